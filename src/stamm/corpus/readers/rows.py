@@ -60,6 +60,27 @@ _SIGNALS = {
     "content_signal": "content-signal",
 }
 _CUT = "warc_truncated"
+# Identifiers, and annotations of other pipelines, which stamm makes itself.
+_HARMLESS = """
+    id doc_id document_id identifier added version title author authors creator subtitle dump file_path
+    filename file_name path repo_name repo_path media attributes language_score language_script
+    language_type top_langs minhash_cluster_size token_count word_count char_count length score
+    int_score duplicate_count nearest_url domain url_domain source_domain digest length_in_chars
+    cc_segment cc_net_source original_length original_nlines line_ids perplexity bucket quality_signals
+    red_pajama_subset redpajama_set_name pile_set_name bff_contained_ngram_count_before_dedupe
+    language_id_whole_page_fasttext previous_word_count warcinfo
+    fasttext_openhermes_reddit_eli5_vs_rw_v2_bigram_200k_train_prob warc_record_id warc_type
+    warc_ip_address warc_payload_digest warc_block_digest warc_identified_payload_type
+    warc_identified_content_language warc_refers_to warc_concurrent_to warc_warcinfo_id content_length
+    content_type identification harmful_pp tlsh quality_warnings categories annotations annotation
+    sentence_identifications f o s rs c collection prob seg_langs filter pii doc_scores cluster_size
+    crawl_id html_lang xml offset page_average_lid page_average_lid_score full_doc_lid
+    full_doc_lid_score per_page_languages extractor processor page_ends is_truncated size ext lexsize
+    max_stars_repo_path max_stars_repo_name max_stars_repo_head_hexsha max_stars_count max_issues_count
+    max_forks_count avg_line_length max_line_length alphanum_fraction hexsha blob_id content_id
+    directory_id snapshot_id revision_id branch_name license_type is_vendor is_generated length_bytes
+    extension src_encoding open_type
+"""
 _MOST_NAMES = 20
 _YES = (True, 1, "true", "yes", "1", "allowed", "allow", "granted", "given", "unknown", "")
 _NO = (False, 0, "false", "no", "0", "none", "")
@@ -72,17 +93,12 @@ _CONSENT = RefusedKey(meaning="denies consent", neutral=_YES)
 
 ROW_KEYS = KnownKeys(
     reader="rows of a corpus",
-    read=frozenset(
-        {*_CONTAINERS, *_HEADERS, *_SIGNALS, _CUT}.union(*_NAMES.values())
-    ),
-    # Identifiers, and annotations of other pipelines, which stamm makes itself.
-    harmless=frozenset(
-        ["id", "doc_id", "document_id", "identifier", "added", "version", "title", "author", "authors", "creator", "subtitle", "dump", "file_path", "filename", "file_name", "path", "repo_name", "repo_path", "media", "attributes", "language_score", "language_script", "language_type", "top_langs", "minhash_cluster_size", "token_count", "word_count", "char_count", "length", "score", "int_score", "duplicate_count", "nearest_url", "domain", "url_domain", "source_domain", "digest", "length_in_chars", "cc_segment", "cc_net_source", "original_length", "original_nlines", "line_ids", "perplexity", "bucket", "quality_signals", "red_pajama_subset", "redpajama_set_name", "pile_set_name", "bff_contained_ngram_count_before_dedupe", "language_id_whole_page_fasttext", "previous_word_count", "warcinfo", "fasttext_openhermes_reddit_eli5_vs_rw_v2_bigram_200k_train_prob", "warc_record_id", "warc_type", "warc_ip_address", "warc_payload_digest", "warc_block_digest", "warc_identified_payload_type", "warc_identified_content_language", "warc_refers_to", "warc_concurrent_to", "warc_warcinfo_id", "content_length", "content_type", "identification", "harmful_pp", "tlsh", "quality_warnings", "categories", "annotations", "annotation", "sentence_identifications", "f", "o", "s", "rs", "c", "collection", "prob", "seg_langs", "filter", "pii", "doc_scores", "cluster_size", "crawl_id", "html_lang", "xml", "offset", "page_average_lid", "page_average_lid_score", "full_doc_lid", "full_doc_lid_score", "per_page_languages", "extractor", "processor", "page_ends", "is_truncated", "size", "ext", "lexsize", "max_stars_repo_path", "max_stars_repo_name", "max_stars_repo_head_hexsha", "max_stars_count", "max_issues_count", "max_forks_count", "avg_line_length", "max_line_length", "alphanum_fraction", "hexsha", "blob_id", "content_id", "directory_id", "snapshot_id", "revision_id", "branch_name", "license_type", "is_vendor", "is_generated", "length_bytes", "extension", "src_encoding", "detected_licenses_raw", "provenance", "open_type", "publication_date"]
-    ),
+    read=frozenset({*_CONTAINERS, *_HEADERS, *_SIGNALS, _CUT}.union(*_NAMES.values())),
+    harmless=frozenset(_HARMLESS.split()),
     refused={
         **dict.fromkeys(
             ("noai", "no_ai", "opt_out", "opted_out", "optout", "ai_opt_out", "tdm_opt_out",
-             "do_not_train", "no_train", "reserved"), _OPT_OUT,
+             "do_not_train", "no_train"), _OPT_OUT,
         ),
         **dict.fromkeys(("robots", "robotstxt", "robots_txt", "robots_status"), _ROBOTS),
         **dict.fromkeys(("consent", "ai_consent", "robots_allowed", "allow_training"), _CONSENT),
@@ -107,7 +123,7 @@ class FieldUse:
     def see(self, names: Iterable[str]) -> None:
         """Remember the first fields of the rows, for an error about one that none of them has."""
         for name in names:
-            if len(self._names) < _MOST_NAMES or is_read(name):
+            if len(self._names) < _MOST_NAMES or (is_read(name) and len(self._names) < 1000):
                 self._names[name] = None
 
     def columns(self) -> str:
