@@ -105,6 +105,11 @@ def test_every_licence_of_a_row_counts(
         (b'{"text": "a", "metadata": {"WARC-Truncated": "length"}}', "truncated_record"),
         (b'{"text": "a", "text": "b"}', "invalid_json"),
         (b'{"text": ["a"]}', "no_text"),
+        (
+            b'{"text": "a", "meta.url": "https://a.org/", "meta": {"url": "https://b.org/"}}',
+            "bad_value",
+        ),
+        (b'{"text": "a", "URL": "https://a.org/", "WARC-Target-URI": "https://b.org/"}', "bad_url"),
         (b'{"text": "a", "url": "' + b"u" * 5000 + b'"}', "field_too_long"),
     ],
 )

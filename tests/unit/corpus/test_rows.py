@@ -167,6 +167,16 @@ def test_what_each_field_is_read_from(write_jsonl: Writer) -> None:
     ]
 
 
+def test_an_identifier_is_not_an_address(write_jsonl: Writer) -> None:
+    rows = [
+        {"text": "a", "uri": "urn:isbn:1"},
+        {"text": "a", "uri": URL},
+        {"text": "a", "u": 5, "source_url": URL},
+        {"text": "a", "url": f"{URL}/", "metadata": {"url": URL}},
+    ]
+    assert [record.url for record in read(write_jsonl(*rows))] == ["", URL, URL, f"{URL}/"]
+
+
 def test_dates_of_tables_are_read(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     dates = [datetime(2025, 1, 2, tzinfo=UTC), None]
@@ -271,15 +281,20 @@ def robots(tmp_path: Path) -> tuple[str, ...]:
     return (str(path),)
 
 
-@pytest.mark.parametrize("corpus", sorted(set(PUBLISHED) - set(NO_URL)))
 def test_consent_is_checked_wherever_the_address_stands(
-    corpus: str, tmp_path: Path, write_jsonl: Writer, build: Build
+    tmp_path: Path, write_jsonl: Writer, build: Build
 ) -> None:
+    names = sorted(set(PUBLISHED) - set(NO_URL))
     other = {"text": "Another.", "url": "https://other.test/"}
-    given = config(write_jsonl(PUBLISHED[corpus], other), robots=robots(tmp_path))
-    _, ledger, summary = build(given)
-    assert [row["reason"] for row in ledger] == ["robots_disallow", ""]
-    assert summary["fields"]["url"]
+    files = [write_jsonl(PUBLISHED[name], other, name=f"{name}.jsonl") for name in names]
+    _, ledger, summary = build(config(*files, robots=robots(tmp_path)))
+    reasons = [(Path(row["input_file"]).stem, row["reason"]) for row in ledger]
+    assert reasons == [
+        (name, reason)
+        for i, name in enumerate(names)
+        for reason in ("robots_disallow", "" if i == 0 else "exact_duplicate")
+    ]
+    assert sum(summary["fields"]["url"].values()) == 2 * len(names)
 
 
 def test_a_file_without_addresses_is_an_error_where_consent_is_checked(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from stamm.corpus.limits import FieldNames, ReadLimits
-from stamm.corpus.readers.rows import FieldUse, record_of
+from stamm.corpus.readers.rows import FieldUse, once_each, record_of
 from stamm.corpus.records import InputRecord, Place, UnreadableRecord, content_id
 from stamm.corpus.streams import BoundedStream, Line, StreamError, bounded_lines
 
@@ -58,18 +57,9 @@ def _record(
         return unread("line_too_long", f"{line.size} bytes, limit {limits.line_bytes}")
     try:
         # A byte order mark may occur at the start of a file, and of concatenated files.
-        row: Any = json.loads(line.data.decode("utf-8-sig"), object_pairs_hook=_once_each)
+        row: Any = json.loads(line.data.decode("utf-8-sig"), object_pairs_hook=once_each)
     except UnicodeDecodeError as error:
         return unread("invalid_utf8", f"byte {error.start} of the line: {error.reason}")
     except (ValueError, RecursionError) as error:
         return unread("invalid_json", str(error) if isinstance(error, ValueError) else "too deep")
     return record_of(place, row, names, line.data, use)
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; a key with two values has none that is right."""
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        twice = next(key for key, count in Counter(k for k, _ in pairs).items() if count > 1)
-        raise ValueError(f"two values for the key {twice[:80]!r}")
-    return row

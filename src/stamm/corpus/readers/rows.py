@@ -46,7 +46,8 @@ _NAMES = {
     "language": ("language", "lang"),
     "date": ("date", "created", "timestamp", "ts", "warc_date"),
 }  # fmt: skip
-# Two of these that differ are two addresses: the row does not say whose consent it needs.
+# Two of these that differ are two addresses: the row does not say whose consent it needs. Other names
+# count where the value is a web address.
 _ADDRESSES = ("url", "warc_target_uri", "target_uri")
 _CONTAINERS = ("metadata", "meta", "warc_headers", "warc_metadata")
 _HEADERS = ("headers", "http_headers", "response_headers", "http_response_headers")
@@ -210,6 +211,15 @@ def text_field(columns: list[str], names: FieldNames) -> str:
     )  # fmt: skip
 
 
+def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError for a key with two values, of which none is the right one."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        twice = next(key for key, count in Counter(k for k, _ in pairs).items() if count > 1)
+        raise ValueError(f"two values for the key {twice[:80]!r}")
+    return row
+
+
 def record_of(
     place: Place, row: Any, names: FieldNames, line: bytes = b"", use: FieldUse | None = None
 ) -> InputRecord | UnreadableRecord:
@@ -245,7 +255,10 @@ class _BadRowError(Exception):
 
 
 def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUse) -> InputRecord:
-    flat = dict(_flat(row))
+    flat: dict[str, Any] = {}
+    for path, value in _flat(row):
+        if flat.setdefault(path, value) != value:
+            raise _BadRowError("bad_value", f"two values for {path}")
     by_name: dict[str, list[str]] = {}
     for path in flat:
         by_name.setdefault(canonical(path), []).append(path)
@@ -298,7 +311,7 @@ def _mapping(value: Any) -> dict[str, Any] | None:
     """An object, the pairs of a map column, or an object written as a JSON string."""
     if isinstance(value, str) and value.lstrip()[:1] == "{":
         try:
-            value = json.loads(value)
+            value = json.loads(value, object_pairs_hook=once_each)
         except (ValueError, RecursionError):
             return None
     if isinstance(value, list) and value and all(
@@ -334,9 +347,15 @@ def _values(
         return
     for name in _NAMES[field]:
         for path in by_name.get(name, ()):
-            inside = "." in path
-            if flat[path] is not None and not (inside and field == "text"):
-                yield path, flat[path]
+            value = flat[path]
+            if value is None or (field == "text" and "." in path):
+                continue
+            if field != "url" or name in _ADDRESSES or _is_web_address(value):
+                yield path, value
+
+
+def _is_web_address(value: Any) -> bool:
+    return isinstance(value, str) and value.strip().lower().startswith(("http://", "https://"))
 
 
 def _inside(row: Any, path: str) -> Any:
