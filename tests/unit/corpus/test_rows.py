@@ -216,7 +216,7 @@ def test_unknown_keys_are_counted_and_shown_once(write_jsonl: Writer) -> None:
     assert summed_fields([facts, facts])["fields"]["text"] == {"text": 6}
 
 
-REFUSED = [
+REFUSED: list[Row] = [
     {"noai": True},
     {"noai": "true"},
     {"metadata": {"opt-out": 1}},
@@ -233,7 +233,7 @@ REFUSED = [
     {"response_headers": [{"name": "TDM-Reservation", "value": "1"}]},
     {"metadata": {"headers": "HTTP/1.1 200 OK\r\nX-Robots-Tag: noai\r\n"}},
 ]
-ALLOWED = [
+ALLOWED: list[Row] = [
     {"noai": False},
     {"noai": None},
     {"opt_out": "no"},

@@ -10,6 +10,7 @@ Source   the data cards of dolma, FineWeb, FineWeb-2, FinePDFs, C4, RedPajama, D
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -107,6 +108,8 @@ ROW_KEYS = KnownKeys(
 )  # fmt: skip
 """Keys of a row, at its top and in `metadata`, `meta` or `warc_headers`; a refused one opts the row out."""
 
+KNOWN_NAMES = ROW_KEYS.read | ROW_KEYS.harmless | ROW_KEYS.refused.keys()
+
 
 class FieldUse:
     """Which fields of a file were read as what, and which were not used.
@@ -186,6 +189,7 @@ def field_lines(facts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield sentence
 
 
+@functools.lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
     """A field name in lower case, without its path, and with "_" for "-"."""
     return name.rpartition(".")[2].lower().replace("-", "_")
@@ -327,7 +331,7 @@ def _unknown(flat: Mapping[str, Any], names: FieldNames) -> Iterator[str]:
     for path, value in flat.items():
         if value is None or path.partition(".")[0] in configured - {""}:
             continue
-        if ROW_KEYS.unknown({canonical(path): value}):
+        if canonical(path) not in KNOWN_NAMES:
             yield path
 
 

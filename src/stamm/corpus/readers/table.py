@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from stamm.corpus.limits import FIELDS, FieldNames, ReadLimits
 from stamm.corpus.readers.rows import (
-    ROW_KEYS,
+    KNOWN_NAMES,
     FieldUse,
     canonical,
     is_known_container,
@@ -108,7 +108,7 @@ def _count_unknown(leaves: list[str], rows: int, names: FieldNames, use: FieldUs
     """Columns that are not read count for all rows: whether a value is null is not looked up."""
     use.see(leaves)
     for leaf in leaves:
-        if not _is_wanted(leaf, names) and ROW_KEYS.unknown({canonical(leaf): True}):
+        if not _is_wanted(leaf, names) and canonical(leaf) not in KNOWN_NAMES:
             use.unknown.add([leaf], rows)
 
 
