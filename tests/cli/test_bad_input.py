@@ -32,6 +32,7 @@ def _small(*inputs: Path) -> list[str]:
         "--out",
         "out",
         "corpus.inputs=" + ",".join(str(path) for path in inputs),
+        "corpus.consent.no_url=allow",
         "pretrain.sequences=12",
     ]
 

@@ -45,7 +45,6 @@ DOORS = {
     "jinja2": {"reports/html.py", "chat/template_sandbox.py"},
     "sympy": {"activations/*/*"},
     "mpmath": {"activations/*/*"},
-    "fastwarc": {"corpus/readers/warc.py"},
     "resiliparse": {"corpus/*", "corpus/licences/markup.py", "corpus/readers/*"},
     "duckdb": {"corpus/query.py"},
     "datatrove": {"corpus/adapters/datatrove.py"},

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from stamm.base.errors import DataError, visible
 
 _MOST_SHOWN = 12
+_MOST_COUNTED = 10_000
 _LONGEST_NAME = 60
 _LONGEST_VALUE = 80
 
@@ -103,9 +104,13 @@ class UnknownKeys:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
-    def add(self, keys: Iterable[str]) -> None:
-        """Count the unknown keys of one record."""
-        self._counts.update(_cut(visible(key), _LONGEST_NAME) for key in keys)
+    def add(self, keys: Iterable[str], count: int = 1) -> None:
+        """Count the unknown keys of `count` records. Beyond 10,000 keys others count together."""
+        for key in keys:
+            shown = _cut(visible(key), _LONGEST_NAME)
+            if len(self._counts) >= _MOST_COUNTED and shown not in self._counts:
+                shown = "(other keys)"
+            self._counts[shown] += count
 
     def counts(self) -> dict[str, int]:
         """Records by key, the most frequent first, then by name; at most 1,000 keys."""

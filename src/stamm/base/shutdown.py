@@ -8,11 +8,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
+from stamm.base.errors import StoppedError
+
 EXIT_FUNCTIONS_S = 30.0
+_TERMINATION = (signal.SIGTERM, signal.SIGUSR2)
 
 
 def exit_immediately(code: int) -> NoReturn:
@@ -59,3 +62,35 @@ def interrupt_delayed() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if came:
         signal.raise_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def termination_as_interrupt(during: Callable[[], str]) -> Iterator[None]:
+    """End the block at SIGTERM or SIGUSR2 as at Ctrl-C, with a StoppedError instead.
+
+    during   what the process does, for the message: "step screen"
+    Edge     a second signal ends the process at once. Outside the main thread nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[signal.Signals] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        came.append(signal.Signals(number))
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _TERMINATION}
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not came:
+            raise
+        raise StoppedError(
+            f"asked to end ({came[0].name}) during {during()}: what is finished is kept",
+            fix="Run the same command again to resume",
+        ) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

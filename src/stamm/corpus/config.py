@@ -32,11 +32,12 @@ class FilterConfig:
     """Configuration of the inputs and the document filters, which decide about one document at a time.
 
     inputs          files, folders and patterns, or "package:<file>" for data shipped with stamm:
-                    .jsonl and .warc, plain, .gz or (JSONL) .zst, .parquet and .arrow; and
+                    .jsonl, .warc and .wet, plain, .gz or (JSONL) .zst, .json.gz and .json.zst,
+                    .parquet and .arrow; and
                     repositories of source code as .zip or .tar (.gz, .zst). Each file is a shard
     repositories    URLs of these, as PATTERN=URL ("*stamm*.zip=https://example.org/stamm"); the
                     first pattern that matches an input is used
-    fields          names of the fields in JSONL and tables
+    fields          names of the fields in JSONL and tables; "": detected
     shortest        documents with fewer characters are dropped
     licences        allowed licences; None: all, and markup is not read
     language        language identification; None: language of the input or declared by the page

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from stamm.base.config import from_plain, to_plain
+from stamm.base.errors import DataError
 from stamm.base.files import atomic, canonical_json
 from stamm.base.stopwatch import Stopwatch
 from stamm.base.user_code import code_files
@@ -36,11 +37,13 @@ from stamm.corpus.dedup.exact import text_key
 from stamm.corpus.dedup.minhash import EMPTY_VALUE, minhash
 from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.document_filter import DocumentFilter, FilterTools
-from stamm.corpus.formats import check_kind, is_archive
+from stamm.corpus.formats import check_kind, is_archive, is_repository
 from stamm.corpus.inputs import expand, locate
 from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, LedgerRow
 from stamm.corpus.readers.open import read_input
+from stamm.corpus.readers.rows import FieldUse, field_lines
 from stamm.corpus.readers.warc import archived_robots
+from stamm.corpus.records import InputRecord
 from stamm.corpus.tables import TableWriter, part
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import run_shards
@@ -79,9 +82,12 @@ def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
     """Filter every input, each as a shard.
 
     Raises   DataError for an input that cannot be read; RunError with the failed shards when the
-             others are done.
+             others are done: also those without a configured field, or without addresses where
+             consent is checked by address.
     """
-    run_shards(screen_batch(config, workspace), workspace, "screen")
+    manifests = run_shards(screen_batch(config, workspace), workspace, "screen")
+    for line in field_lines(manifest["facts"] for manifest in manifests):
+        workspace.progress.log(line)
 
 
 def screen_batch(config: FilterConfig, workspace: Workspace) -> ShardedJob:
@@ -123,7 +129,7 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     }
     outputs = {kind: part(kind, task.name) for kind in schemas}
     dropped: Counter[str] = Counter()
-    count = size = 0
+    count = size = documents = addresses = 0
     with ExitStack() as stack:
         tables = {
             kind: stack.enter_context(
@@ -132,7 +138,8 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             for kind, file in outputs.items()
         }
         url = config.repository_url(name)
-        records = read_input(name, path, config.limits, config.fields, url)
+        use = FieldUse()
+        records = read_input(name, path, config.limits, config.fields, url, use)
         stopwatch = Stopwatch()
         for position, record in enumerate(records):
             stopwatch.add("read")
@@ -140,6 +147,8 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             tables["ledger"].add(row.plain())
             stopwatch.add("write")
             count += 1
+            documents += isinstance(record, InputRecord)
+            addresses += bool(row.url)
             size += row.bytes_in
             if row.decision != KEPT:
                 dropped[row.reason] += 1
@@ -150,13 +159,25 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             stopwatch.add("write")
             tables["keys"].add(_keys(config, place, row, text))
             stopwatch.add("dedup")
+        if documents and not addresses and config.consent.needs_addresses:
+            raise _no_address(name, use)
     return ShardResult(
         outputs=tuple(outputs.values()),
         num_read=count,
         kept=count - dropped.total(),
         dropped=dropped,
-        facts={"input": name, "bytes": size},
+        facts={"input": name, "bytes": size, **use.facts()},
         seconds=stopwatch.seconds,
+    )
+
+
+def _no_address(name: str, use: FieldUse) -> DataError:
+    field = "corpus.repositories=PATTERN=URL" if is_repository(name) else "corpus.fields.url"
+    fields = f" (fields: {use.columns()})" if use.rows else ""
+    return DataError(
+        f"no document of {name} has an address, so its consent cannot be checked{fields}",
+        where="corpus.consent.robots and corpus.consent.domains",
+        fix=f"Set {field}, or corpus.consent.no_url=allow for texts of your own",
     )
 
 

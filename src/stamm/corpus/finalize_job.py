@@ -16,6 +16,7 @@ from stamm.corpus.canaries.config import PROBES, PROBES_SCHEMA, PROBES_SHARD
 from stamm.corpus.config import GlobalFilterConfig
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA, DROPPED, KEPT, LEDGER_SCHEMA
 from stamm.corpus.query import opened
+from stamm.corpus.readers.rows import summed_fields
 from stamm.corpus.summary import SUMMARY, require_kept, summarise
 from stamm.corpus.tables import Row, TableWriter, part, parts, read_rows
 from stamm.runs.job import Workspace
@@ -35,7 +36,8 @@ def finalize_corpus(config: GlobalFilterConfig, workspace: Workspace) -> None:
     """
     folder, inputs = workspace.folder, workspace.inputs
     remove_leftovers(folder)
-    names = list(read_manifests(inputs["screened"]))
+    screened = read_manifests(inputs["screened"])
+    names = list(screened)
     tasks = [
         ShardTask(
             name=name,
@@ -70,6 +72,7 @@ def finalize_corpus(config: GlobalFilterConfig, workspace: Workspace) -> None:
     with opened(folder, config.memory_gib, cores()) as query:
         query.view("ledger", parts(folder, "ledger"))
         summary = summarise(query)
+    summary |= summed_fields(manifest["facts"] for manifest in screened.values())
     require_kept(summary)
     write_record(folder / SUMMARY, CorpusSummary, summary)
     with atomic(folder / PROBES) as path:

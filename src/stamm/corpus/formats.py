@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stamm.base.errors import DataError
 
-JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-ARCHIVE = (".warc", ".warc.gz")
+JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz", ".json.zst")
+ARCHIVE = (".warc", ".warc.gz", ".wet", ".wet.gz")
 TABLE = (".parquet", ".arrow")
 REPOSITORY = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip")
 READABLE = (*JSONL, *ARCHIVE, *TABLE, *REPOSITORY)

@@ -35,7 +35,8 @@ class LedgerRow:
     robots_read     when robots.txt was read
     licence         SPDX expression of the input, else of the page's markup
     licence_basis   its source: "input", the kind of markup (rel, json-ld, header ...), or in a
-                    repository the file's own head (spdx), a licence file (file) or a manifest
+                    repository the file's own lines (spdx), a rule for its path (reuse), a
+                    licence file (file) or a manifest
     language        of the input, else identified, else declared by the page
     language_own, language_other   predictions of stamm's model and CLD2, with their scores
     quality_basis   reference texts of the bounds that the document was checked against

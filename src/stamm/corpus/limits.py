@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from stamm.base.config import validate
 
@@ -40,19 +40,19 @@ class ReadLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class FieldNames:
-    """Names of a document's fields in JSONL and tables.
+    """Names of a document's fields in JSONL and tables; a path such as "metadata.url" leads inside.
 
-    licence   "license" is looked for as well
+    "" detects the name among those of published corpora (readers/rows.py): `url`, `metadata.url`,
+    `WARC-Target-URI` … What was read is in the manifest of each file. A configured name that no row
+    of a file has is an error.
     """
 
-    text: str = "text"
-    url: str = "url"
-    source: str = "source"
-    licence: str = "licence"
-    language: str = "language"
-    date: str = "date"
+    text: str = ""
+    url: str = ""
+    source: str = ""
+    licence: str = ""
+    language: str = ""
+    date: str = ""
 
-    def all(self) -> tuple[str, ...]:
-        """Every name that is looked for."""
-        own = (self.text, self.url, self.source, self.licence, self.language, self.date)
-        return tuple(dict.fromkeys((*own, "license")))
+
+FIELDS = tuple(f.name for f in fields(FieldNames))

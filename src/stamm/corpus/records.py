@@ -9,6 +9,8 @@ from dataclasses import dataclass
 # A metadata field is a name or a URL; a longer one is an attack on the program that prints it.
 LONGEST_FIELD = 4096
 ID_DIGITS = 32
+OPT_OUT_FIELD = "field of the row"
+"""Name of a signal for a field of a row that opts the document out; no HTTP header has blanks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,7 @@ class Place:
 class Signals:
     """Headers of an HTTP response, which may contain opt-out signals.
 
-    headers   lower-case name and value, in order
+    headers   lower-case name and value, in order; opt-outs of a row of JSONL or a table, too
     """
 
     headers: tuple[tuple[str, str], ...] = ()

@@ -15,6 +15,7 @@ from pathlib import Path
 from stamm.base.config import override, to_plain
 from stamm.base.console import Console, NoProgress, Progress
 from stamm.base.errors import ConfigError, StammError
+from stamm.base.shutdown import termination_as_interrupt
 from stamm.base.units import seconds_text
 from stamm.pretrain.config import MegatronFiles, PretrainConfig
 from stamm.recipes.catalog import Branching, Config
@@ -117,8 +118,11 @@ class RecipeRun:
 
     def _execute(self, console: Console, quiet: bool) -> None:
         others = coordinator() if self.size > 1 else None
+        current = "the start"
 
         def announce(number: int, count: int, step: Step) -> str:
+            nonlocal current
+            current = f"step {step.name}"
             console.prefix = f"[{number}/{count}{self._end()}] "
             if others is not None and step.job in ALL_RANKS:
                 others.broadcast(step.name)
@@ -127,6 +131,8 @@ class RecipeRun:
         try:
             placed = getattr(self._recipe.config, "execution", None)
             with contextlib.ExitStack() as pools:
+                if others is None:  # else the training of all ranks ends together
+                    pools.enter_context(termination_as_interrupt(lambda: current))
                 pool = None
                 if self._jobs > 1:
                     pool = StepPool(self._jobs, SIDE_BY_SIDE, WORKER, quiet=quiet)

@@ -18,7 +18,7 @@ from stamm.base.processor import cpu_capability, cpu_name
 SCHEMA = 1
 MANIFEST_FIX = "Delete it and repeat the same `stamm run`: finished steps are kept"
 _LIBRARIES = (
-    "torch", "numpy", "transformers", "safetensors", "tokenizers", "fastwarc", "resiliparse",
+    "torch", "numpy", "transformers", "safetensors", "tokenizers", "resiliparse",
     "duckdb", "fasttext-numpy2", "fasttext-numpy2-wheel", "pycld2", "phonenumbers", "cachetools", "idna", "tiktoken", "pyarrow", "zstandard", "sympy", "mpmath", "jinja2", "matplotlib",
 )  # fmt: skip
 

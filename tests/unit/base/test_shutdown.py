@@ -9,7 +9,8 @@ import threading
 
 import pytest
 
-from stamm.base.shutdown import interrupt_delayed
+from stamm.base.errors import StoppedError
+from stamm.base.shutdown import interrupt_delayed, termination_as_interrupt
 from tests.conftest import environment
 
 
@@ -85,3 +86,17 @@ def test_stamm_ends_before_python_would_take_it_apart() -> None:
     )
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout.splitlines() == ["done", "asked for at the end"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_termination_ends_the_block_with_one_line(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(StoppedError) as caught, termination_as_interrupt(lambda: "step screen"):
+        signal.raise_signal(number)
+    assert caught.value.line() == (
+        f"asked to end ({number.name}) during step screen: what is finished is kept. "
+        "Run the same command again to resume."
+    )
+    assert signal.getsignal(number) is before
+    with pytest.raises(KeyboardInterrupt), termination_as_interrupt(lambda: "step screen"):
+        signal.raise_signal(signal.SIGINT)

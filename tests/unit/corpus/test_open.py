@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from corpus_inputs import page, warc_response
+from corpus_inputs import page, warc_record, warc_response
 
 from stamm.base.errors import DataError
 from stamm.corpus.inputs import locate, shipped_files
@@ -64,15 +64,20 @@ def test_a_deep_line_is_told_and_the_next_is_read(write_jsonl: Writer) -> None:
         ({"licence": None, "license": "MIT"}, "MIT"),
         ({"licence": "", "license": "MIT"}, "MIT"),
         ({"licence": " \t", "license": "MIT"}, "MIT"),
-        ({"licence": ["a"], "license": "MIT"}, "MIT"),
-        ({"licence": "CC0-1.0", "license": "MIT"}, "CC0-1.0"),
+        ({"licence": ["a"], "license": "MIT"}, "LicenseRef-Unknown-Terms AND MIT"),
+        ({"licence": "CC0-1.0", "license": "MIT"}, "CC0-1.0 AND MIT"),
         ({"licence": "CC0-1.0", "license": None}, "CC0-1.0"),
-        ({"licence": None, "license": 3}, ""),
+        ({"licences": ["MIT", "gpl-3.0"]}, "GPL-3.0-only AND MIT"),
+        ({"metadata": {"license": "the MIT licence of 2020"}}, "the MIT licence of 2020"),
+        (
+            {"license": {"name": "x", "url": "https://spdx.org/licenses/MIT"}},
+            "https://spdx.org/licenses/MIT",
+        ),
         ({"license": "MIT"}, "MIT"),
         ({}, ""),
     ],
 )
-def test_the_first_licence_that_says_something_counts(
+def test_every_licence_of_a_row_counts(
     write_jsonl: Writer, said: dict[str, object], licence: str
 ) -> None:
     (record,) = read(write_jsonl({"text": "one", **said}))
@@ -91,6 +96,20 @@ def test_the_first_licence_that_says_something_counts(
         (b'{"url": "x"}', "no_text"),
         (b'{"text": "a", "url": ["https://a.org/"]}', "bad_url"),
         (b'{"text": "a", "url": 0}', "bad_url"),
+        (
+            b'{"text": "a", "url": "https://a.org/", "metadata": {"url": "https://b.org/"}}',
+            "bad_url",
+        ),
+        (b'{"text": "a", "license": 3}', "bad_value"),
+        (b'{"text": "a", "headers": 3}', "bad_value"),
+        (b'{"text": "a", "metadata": {"WARC-Truncated": "length"}}', "truncated_record"),
+        (b'{"text": "a", "text": "b"}', "invalid_json"),
+        (b'{"text": ["a"]}', "no_text"),
+        (
+            b'{"text": "a", "meta.url": "https://a.org/", "meta": {"url": "https://b.org/"}}',
+            "bad_value",
+        ),
+        (b'{"text": "a", "URL": "https://a.org/", "WARC-Target-URI": "https://b.org/"}', "bad_url"),
         (b'{"text": "a", "url": "' + b"u" * 5000 + b'"}', "field_too_long"),
     ],
 )
@@ -141,14 +160,14 @@ def test_lines_hold_no_more_than_the_limit(tmp_path: Path) -> None:
 ROWS = b"".join(json.dumps({"text": f"document {i} " * 20}).encode() + b"\n" for i in range(3000))
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz", ".json.zst"])
 def test_compressions_give_the_same_records(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"in{suffix}"
     packed = {
         ".jsonl": ROWS,
         ".jsonl.gz": gzip.compress(ROWS[:100_000]) + gzip.compress(ROWS[100_000:]),
         ".jsonl.zst": zstandard.compress(ROWS),
-    }[suffix]
+    }[suffix.replace(".json.", ".jsonl.")]
     path.write_bytes(packed)
     records = read(str(path))
     assert len(records) == 3000
@@ -238,14 +257,16 @@ def test_archive_pages_headers_and_dates(tmp_path: Path) -> None:
         (warc_response("https://a.org/", b"x", {"Server": "x"}), "content_type"),
         (
             warc_response(
-                "https://a.org/", b"x", {"Content-Type": "text/html", "Content-Encoding": "br"}
+                "https://a.org/",
+                b"\x0b\x01",
+                {"Content-Type": "text/html", "Content-Encoding": "br"},
             ),
             "content_encoding",
         ),
         (
             warc_response(
                 "https://a.org/",
-                b"no gzip",
+                b"\0no gzip",
                 {"Content-Type": "text/html", "Content-Encoding": "gzip"},
             ),
             "content_encoding",
@@ -334,8 +355,8 @@ def test_truncated_and_broken_archives_are_told(tmp_path: Path) -> None:
         assert records[-1].place.position == 2
     path.write_bytes(good + b"garbage that is no record\r\n" + good)
     records = read(str(path))
-    assert reasons(records) == ["", "broken_archive"]
-    assert records[-1].place.position == 2
+    assert reasons(records) == ["", "broken_archive", ""]
+    assert [record.place.position for record in records] == [1, 2, 3]
     packed = tmp_path / "a.warc.gz"
     packed.write_bytes((gzip.compress(good) + gzip.compress(good))[:-20])
     assert reasons(read(str(packed)))[-1] == "broken_compression"
@@ -344,26 +365,36 @@ def test_truncated_and_broken_archives_are_told(tmp_path: Path) -> None:
 def test_robots_record_that_cannot_be_read_does_not_pass_for_silence(tmp_path: Path) -> None:
     path = tmp_path / "a.warc"
     headers = {"Content-Type": "text/plain", "Content-Encoding": "gzip"}
-    path.write_bytes(warc_response("https://a.org/robots.txt", b"no gzip", headers))
+    path.write_bytes(warc_response("https://a.org/robots.txt", b"\0no gzip", headers))
     (robots,) = archived_robots(path, LIMITS)
     assert robots.status == 0
-    path.write_bytes(
-        warc_response("https://a.org/robots.txt", b"Disallow: /").replace(
-            b"Content-Type: application/http; msgtype=response", b"Content-Type: text/plain"
-        )
-    )
+    shut = warc_response("https://a.org/robots.txt", b"Disallow: /")
+    path.write_bytes(shut.replace(b"HTTP/1.1 200", b"200"))
     (robots,) = archived_robots(path, LIMITS)
     assert robots.status == 0
+    path.write_bytes(shut.replace(b"application/http; msgtype=response", b"text/plain"))
+    (robots,) = archived_robots(path, LIMITS)
+    assert (robots.status, robots.text) == (200, "Disallow: /")
 
 
-@pytest.mark.parametrize("kind", [b"resource", b"conversion"])
-def test_pages_without_http_headers_are_told(tmp_path: Path, kind: bytes) -> None:
+@pytest.mark.parametrize("kind", ["resource", "conversion"])
+@pytest.mark.parametrize("media_type", ["text/plain", "text/html; charset=latin1"])
+def test_records_without_http_headers_are_documents(
+    tmp_path: Path, kind: str, media_type: str
+) -> None:
     path = tmp_path / "a.warc"
-    record = warc_response("https://a.org/1", page("x"))
-    record = record.replace(b"WARC-Type: response", b"WARC-Type: " + kind)
-    record = record.replace(b"application/http; msgtype=response", b"text/plain")
-    path.write_bytes(record)
-    assert reasons(read(str(path))) == ["not_http"]
+    path.write_bytes(
+        warc_record("https://a.org/1", b"A text.", kind=kind, content_type=media_type)
+        + warc_record("https://a.org/2", b"A text.", kind=kind)
+        + warc_record("https://a.org/3", b"A text.", kind="response", content_type=media_type)
+    )
+    first, *rest = read(str(path))
+    assert isinstance(first, InputRecord)
+    assert (first.content, first.url, first.date) == (b"A text.", "https://a.org/1", "2024-05-06")
+    assert (first.is_html, first.charset) == (
+        (True, "latin1") if "html" in media_type else (False, None)
+    )
+    assert reasons(rest) == ["content_type", "not_http"]
 
 
 def test_content_id_depends_on_address_and_content() -> None:

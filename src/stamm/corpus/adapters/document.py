@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,10 +17,10 @@ from stamm.corpus.document_filter import DocumentFilter, FilterTools
 from stamm.corpus.inputs import expand, locate
 from stamm.corpus.language.declared import language_tag
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
-from stamm.corpus.limits import FieldNames, ReadLimits
+from stamm.corpus.limits import FIELDS, FieldNames, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import replace_pii
-from stamm.corpus.readers.jsonl import record_of
+from stamm.corpus.readers.rows import is_read, record_of
 from stamm.corpus.records import InputRecord, Place, UnreadableRecord, whole_text
 
 PREFIX = "stamm_"
@@ -99,13 +100,18 @@ def _give_metadata(document: Document) -> None:
 def _record(
     document: Document, names: FieldNames, limits: ReadLimits
 ) -> InputRecord | UnreadableRecord:
-    metadata = document.metadata
-    # Only known fields: the rest may be of any size, and its keys of any type.
-    row = {name: metadata[name] for name in names.all() if name in metadata}
-    row[names.text] = document.text
-    if isinstance(document.text, str):
-        row[names.language] = _language(metadata, names, document.text)
+    # Only fields that are read: the rest may be of any size, and its keys of any type.
+    own = tuple(getattr(names, field).partition(".")[0] for field in FIELDS)
+    row: dict[str, Any] = {
+        key: value
+        for key, value in document.metadata.items()
+        if isinstance(key, str) and (key in own or is_read(key))
+    }
+    row[names.text or "text"] = document.text
     record = record_of(Place(file="", position=0), row, names)
+    if isinstance(record, InputRecord):
+        tag = language_tag(record.language, record.content.decode())
+        record = replace(record, language=tag)
     size = len(record.content) if isinstance(record, InputRecord) else 0
     if isinstance(record, UnreadableRecord) or size <= limits.line_bytes:
         return record
@@ -121,7 +127,7 @@ def _record(
 
 def _language(metadata: Mapping[str, Any], names: FieldNames, text: str) -> str:
     """The language as deu_Latn, also where the metadata have "de" or "deu"; "" when unknown."""
-    declared = metadata.get(names.language)
+    declared = metadata.get(names.language or "language")
     return language_tag(declared, text) if isinstance(declared, str) else ""
 
 

@@ -26,7 +26,9 @@ class ConsentConfig:
     unreachable   robots.txt answered 5xx or nothing. RFC 9309, 2.3.1.4: refuse. Apertus: "allow"
     unparsable    the answer was an HTML page or binary data. RFC 9309, 2.3.1.1, asks to follow the
                   lines that can be parsed; there are none, so it allows
-    no_url        a document without an address: the user's own text, trusted by default
+    no_url        a document without an address. "auto": the user's own text, which is trusted, where
+                  neither robots nor domains are set; else dropped, and a file of which no document
+                  has an address is an error
     signals       which opt-outs in headers, pages, tdmrep.json and ai.txt count; None: none
 
     Presets: as Apertus, unknown_host, unreachable and unparsable are "allow". Strict, all three and
@@ -40,7 +42,7 @@ class ConsentConfig:
     unknown_host: Policy = "drop"
     unreachable: Policy = "drop"
     unparsable: Policy = "allow"
-    no_url: Policy = "allow"
+    no_url: Literal["auto", "allow", "drop"] = "auto"
     signals: SignalsConfig | None = field(default_factory=SignalsConfig)
 
     def __post_init__(self) -> None:
@@ -59,3 +61,13 @@ class ConsentConfig:
                 "has a name that robots.txt cannot address: write its letters up to the first blank",
             ),
         )
+
+    @property
+    def needs_addresses(self) -> bool:
+        """Whether a file without any address is an error: its consent could not be checked."""
+        return self.no_url == "auto" and bool(self.robots or self.domains)
+
+    @property
+    def keeps_no_url(self) -> bool:
+        """Whether a document without an address is kept."""
+        return self.no_url == "allow" or (self.no_url == "auto" and not self.needs_addresses)

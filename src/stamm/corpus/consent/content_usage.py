@@ -1,8 +1,9 @@
-"""Parser of the Content-Usage field: a structured field dictionary of usage preferences.
+"""Parser of Content-Usage, a structured field dictionary of usage preferences, and of Content-Signal.
 
 Source   draft-ietf-aipref-attach-05, "HTTP Content-Usage Header Field"; draft-ietf-aipref-vocab,
          "Exemplary Serialization Format"; the dictionary is that of RFC 9651, 3.2 and 4.2.2 (the
-         successor of RFC 8941).
+         successor of RFC 8941). Content-Signal: Cloudflare, "Content Signals Policy", 2025-09-24,
+         contentsignals.org; draft-romm-aipref-contentsignals.
 """
 
 from __future__ import annotations
@@ -28,9 +29,16 @@ _OTHER_ITEM = re.compile(
 )
 
 
+_SIGNAL = re.compile(r"(?:^|[,;\s])ai-train\s*=\s*no(?=$|[,;\s])", re.IGNORECASE)
+
 USAGE_LABELS = ("train-ai", "ai-use")
 """The usage labels checked. ai-use was removed from draft-ietf-aipref-vocab on 2025-08-08; sites that
 still deny it are honoured."""
+
+
+def signal_refuses(value: str) -> bool:
+    """Whether a Content-Signal ("search=yes, ai-train=no") denies training."""
+    return _SIGNAL.search(value[:LONGEST_FIELD]) is not None
 
 
 class _NoDictionaryError(Exception):

@@ -69,7 +69,7 @@ class ConsentResolver:
     def decide(self, url: str) -> Decision:
         """The decision for an address: the first refusal, else that of the last source."""
         if not url.strip():
-            return Decision(consent="no_url", allowed=self._config.no_url == "allow")
+            return Decision(consent="no_url", allowed=self._config.keeps_no_url)
         try:
             host = normalize_host(url)
         except ValueError:

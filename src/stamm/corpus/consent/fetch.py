@@ -47,7 +47,7 @@ _MOST_ADDRESSES = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
 # Errors of the first request after which http is tried, or no other file of the host.
 _NOT_BY_HTTPS = ("refused", "connect", "connect_time_out", "tls", "protocol")
-_NO_CONTACT = (
+NO_CONTACT = (
     "dns",
     "private_address",
     "refused",
@@ -184,7 +184,7 @@ class Fetcher:
             schemes = (urlsplit(file.url).scheme,)
             if wants_long_pause or file.error == "rate_limited":
                 left = "rate_limited"
-            elif file.error in _NO_CONTACT and not file.redirects:
+            elif file.error in NO_CONTACT and not file.redirects:
                 left = file.error
 
     async def _file(

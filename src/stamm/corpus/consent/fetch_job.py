@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,14 +22,14 @@ from typing import Any
 
 import zstandard
 
-from stamm.base.errors import DataError
+from stamm.base.errors import DataError, RunError
 from stamm.base.files import atomic, write_json
 from stamm.corpus.consent.decision import ABSOLUTE_URL_RULES
-from stamm.corpus.consent.fetch import Fetcher, normalize_site
+from stamm.corpus.consent.fetch import NO_CONTACT, Fetcher, normalize_site
 from stamm.corpus.consent.fetch_config import FetchConfig, Kind
 from stamm.corpus.consent.hosts import normalize_host
 from stamm.corpus.consent.robots import RobotsFile
-from stamm.corpus.consent.snapshot_entry import SnapshotEntry, parse_entry
+from stamm.corpus.consent.snapshot_entry import ERRORS, SnapshotEntry, parse_entry
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.runs.job import Workspace
@@ -55,7 +55,8 @@ def fetch(
 
     fetcher   makes the client; tests connect it to a local server
     Edge      lines of the list that are not a host are counted and skipped.
-    Raises    DataError for a list that cannot be read, or a damaged answers.jsonl.
+    Raises    DataError for a list that cannot be read, or a damaged answers.jsonl; RunError where no
+              site answered at all, as without a network: nothing is kept, so all are fetched again.
     Checked   tests/unit/corpus/consent/test_fetch.py
     """
     sites, refused = _sites(Path(config.domains))
@@ -64,8 +65,16 @@ def fetch(
         wanted = [(site, kind) for site in sites for kind in sorted(config.kinds)]
         with atomic(workspace.folder / SNAPSHOT) as temporary:
             counts = _write_snapshot(temporary, answers, wanted)
+            states = {state for found in counts["states"].values() for state in found}
+            if states <= set(NO_CONTACT):
+                (workspace.folder / ANSWERS).unlink()
+                raise RunError(
+                    f"none of {len(sites):,} sites answered: {_states(counts['states'])}",
+                    fix="Check the network and the list, and run the same command again",
+                )
     summary = {"sites": len(sites), "refused_lines": refused, "user_agent": config.user_agent}
     write_json(workspace.folder / SUMMARY, {**summary, **counts})
+    workspace.progress.log(f"Answers of {len(sites):,} sites: {_states(counts['states'])}")
     ignored = counts["absolute_rules"]
     if ignored["rules"]:
         workspace.progress.log(
@@ -73,6 +82,18 @@ def fetch(
             "their own site: they match no path and are ignored"
         )
     (workspace.folder / ANSWERS).unlink()
+
+
+def _states(states: Mapping[str, Mapping[str, int]]) -> str:
+    """One line: "robots: 3 found, 1 dns (the name has no address)"."""
+    kinds = []
+    for kind, found in states.items():
+        counts = (
+            f"{count:,} {state}" + (f" ({ERRORS[state]})" if state in ERRORS else "")
+            for state, count in found.items()
+        )
+        kinds.append(f"{kind}: {', '.join(counts)}")
+    return "; ".join(kinds)
 
 
 async def _fetch_all(

@@ -6,7 +6,8 @@ Decisions are those of Google's parser (robots_parser.py lists where it goes bey
                  Google's parser compares them as written, and expects its caller to encode addresses
   /a b, /a%20b   are equal, as are all other octets that must be encoded in an address
   /x/../a        counts as /a: clients request /a from the server (RFC 3986, 5.2.4)
-  Content-Usage  is honoured (draft-ietf-aipref-attach)
+  Content-Usage  is honoured (draft-ietf-aipref-attach), and Content-Signal (contentsignals.org), also
+                 above all groups, where it applies to every agent
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import functools
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from stamm.corpus.consent.content_usage import signal_refuses
 from stamm.corpus.consent.hosts import normalize_host, www_variant
 from stamm.corpus.consent.robots_matcher import escaped, normalize_path, path_of
 from stamm.corpus.consent.robots_parser import (
@@ -23,16 +25,22 @@ from stamm.corpus.consent.robots_parser import (
     agent_token,
     read_groups,
     read_lines,
+    read_rules,
     whole_lines,
 )
 from stamm.corpus.consent.rules import GroupRules
 
-_WRITTEN = {"disallow": "Disallow", "usage": "Content-Usage"}
-_REASON = {"disallow": "robots_disallow", "usage": "robots_content_usage"}
+_WRITTEN = {"disallow": "Disallow", "usage": "Content-Usage", "signal": "Content-Signal"}
+_REASON = {
+    "disallow": "robots_disallow",
+    "usage": "robots_content_usage",
+    "signal": "robots_content_usage",
+}
 # Controls that a text file does not contain: all but tabs, line ends, form feeds, and the
 # end-of-file mark of old editors.
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1a"))
 _MOST_REFUSALS = 1024
+_ROBOTS_PATH = b"/robots.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +97,7 @@ class RobotsFile:
         self._groups = read_groups(self._lines)
         self._rules: dict[tuple[Block, ...], GroupRules] = {}
         self._agent_rules: _AgentRules | None = None
+        self._signal = self._signal_above()
         self.unparsable = "" if self._groups else _not_text(kept)
 
     def refusal(self, url: str, agents: tuple[str, ...]) -> RobotsRefusal | None:
@@ -102,7 +111,17 @@ class RobotsFile:
             names = self._followed(agents)
             rules = {name: self._rules_of(name) for name in dict.fromkeys(names)}
             agent_rules = self._agent_rules = _AgentRules(agents, names, rules)
-        return agent_rules.refusal(normalize_path(path_of(url).encode("utf-8", "surrogatepass")))
+        path = normalize_path(path_of(url).encode("utf-8", "surrogatepass"))
+        refusal = agent_rules.refusal(path)
+        if refusal is None and self._signal is not None and path != _ROBOTS_PATH:
+            line, key, value = self._signal
+            refusal = RobotsRefusal(
+                reason=_REASON[key],
+                agents=", ".join(agents),
+                rule=f"{_WRITTEN[key]}: {value.decode('utf-8', 'replace')} (no group)",
+                line=line,
+            )
+        return refusal
 
     def allows(self, path: bytes, agent: str) -> bool:
         """Whether Allow and Disallow let one agent fetch a path, both compared as written.
@@ -123,6 +142,20 @@ class RobotsFile:
         names = self._groups if agents is None else self._followed(agents)
         rules = {rule for name in set(names) for rule in self._rules_of(name).absolute()}
         return sorted(rule for rule in rules if _host(rule[2]) in (host, www_variant(host)))
+
+    def _signal_above(self) -> Rule | None:
+        """The Content-Signal above all groups that denies training."""
+        start = min(
+            (start for blocks in self._groups.values() for _, start, _ in blocks), default=None
+        )
+        return next(
+            (
+                rule
+                for rule in read_rules(self._lines, (0, 0, start or len(self._lines)))
+                if rule[1] == "signal" and signal_refuses(rule[2].decode("utf-8", "replace"))
+            ),
+            None,
+        )
 
     def _followed(self, agents: tuple[str, ...]) -> tuple[str, ...]:
         """The name of the group that each agent follows."""
@@ -155,7 +188,7 @@ class _AgentRules:
 
     def refusal(self, path: bytes) -> RobotsRefusal | None:
         """The refusal of a normalized path by any group."""
-        if path == b"/robots.txt":
+        if path == _ROBOTS_PATH:
             return None
         lines = [rules.disallow(path) for rules in self._rules]
         if not any(lines):

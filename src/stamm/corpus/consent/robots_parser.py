@@ -39,7 +39,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _KINDS = re.compile(
     rb"(?P<agent>user[- ]?agent)|(?P<allow>allow)"
     rb"|(?P<disallow>disallow|dissallow|dissalow|disalow|diasllow|disallaw)"
-    rb"|(?P<usage>content-usage\Z)",
+    rb"|(?P<usage>content-usage\Z)|(?P<signal>content-signal\Z)",
     re.IGNORECASE,
 )
 # Common spellings of keys, and their kinds: a fast path.
@@ -50,6 +50,7 @@ _USUAL_KEYS = {
         ("Allow", "allow"),
         ("Disallow", "disallow"),
         ("Content-usage", "usage"),
+        ("Content-signal", "signal"),
         ("Crawl-delay", None),
     )
     for spelled in (key, key.lower(), key.upper(), key.title())
@@ -67,7 +68,7 @@ _LETTERS_AND_DIGITS = re.compile(rb"[A-Za-z0-9_-]+")
 _WHOLE_NAME = re.compile(r"(?:[A-Za-z0-9_-]|[^\x00-\x7f\s\ufffd\ud800-\udfff])+")
 
 Rule = tuple[int, str, bytes]
-"""One rule: its line, from 1, its kind ("allow", "disallow" or "usage"), its value as written."""
+"""One rule: its line, from 1, its kind ("allow", "disallow", "usage" or "signal"), its value as written."""
 
 Block = tuple[int, int, int]
 """Position of the rules after a list of names: the number of the line before them, and their start

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from stamm.corpus.consent.content_usage import USAGE_LABELS, refused_use
+from stamm.corpus.consent.content_usage import USAGE_LABELS, refused_use, signal_refuses
 from stamm.corpus.consent.robots_matcher import (
     PLAIN,
     LongestMatch,
@@ -18,6 +18,8 @@ from stamm.corpus.consent.robots_matcher import (
 )
 from stamm.corpus.consent.robots_parser import Block, Rule, disallows, read_rules
 
+PREFERENCES = ("usage", "signal")
+"""Kinds of lines that are preferences: Content-Usage and Content-Signal."""
 _AROUND_EQUALS = re.compile(r"[ \t]*=[ \t]*")
 _ABSOLUTE = re.compile(rb"(?i)https?://")
 _INDEX_PAGE = b"/index.htm"
@@ -67,9 +69,9 @@ class GroupRules:
         return found.rule if found is not None and found.loses_ties else None
 
     def usage(self, path: bytes) -> Rule | None:
-        """The Content-Usage line that decides a path, when it reserves training."""
+        """The Content-Usage or Content-Signal line that decides a path, when it reserves training."""
         if self._usage is None:
-            usage = [rule for rule in self._no_paths() if rule[1] == "usage"]
+            usage = [rule for rule in self._no_paths() if rule[1] in PREFERENCES]
             self._usage = LongestMatch(_usage_patterns(usage, self._spell)) if usage else _NOTHING
         found = self._usage.find(path)
         return found.rule if found is not None and not found.loses_ties else None
@@ -77,7 +79,9 @@ class GroupRules:
     def absolute(self) -> list[Rule]:
         """The Allow and Disallow written as absolute URLs: they match no path."""
         return [
-            rule for rule in self._no_paths() if rule[1] != "usage" and _ABSOLUTE.match(rule[2])
+            rule
+            for rule in self._no_paths()
+            if rule[1] not in PREFERENCES and _ABSOLUTE.match(rule[2])
         ]
 
     def _no_paths(self) -> list[Rule]:
@@ -91,18 +95,18 @@ class GroupRules:
 
 
 def reserves_training(preference: str) -> bool:
-    """Whether a Content-Usage value denies training.
+    """Whether the value of a Content-Usage or Content-Signal line denies training.
 
     Edge   blanks around "=" and capital letters make a value invalid by the draft. They are common
            in robots.txt, where other lines allow them: such an opt-out counts.
     """
     plain = _AROUND_EQUALS.sub("=", preference.lower())
-    return refused_use([plain], USAGE_LABELS) is not None
+    return refused_use([plain], USAGE_LABELS) is not None or signal_refuses(plain)
 
 
 def _no_paths(rules: list[Rule]) -> list[Rule]:
-    """Content-Usage lines, and other rules that do not begin with "/"; `_far_from` keeps them all."""
-    return [rule for rule in rules if rule[1] == "usage" or rule[2][:1] != b"/"]
+    """Preferences, and other rules that do not begin with "/"; `_far_from` keeps them all."""
+    return [rule for rule in rules if rule[1] in PREFERENCES or rule[2][:1] != b"/"]
 
 
 @functools.lru_cache(maxsize=512)
@@ -134,7 +138,7 @@ def _access_patterns(
     for rule in rules:
         # An empty pattern matches with no weight: it decides nothing.
         _, key, value = rule
-        if key == "usage" or not value:
+        if key in PREFERENCES or not value:
             continue
         pattern, allows = escaped(value), key == "allow"
         yield spell(pattern), RankedRule(-len(pattern), not allows, rule)

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stamm.corpus.consent.content_usage import refused_use
+from stamm.corpus.consent.content_usage import refused_use, signal_refuses
 from stamm.corpus.consent.robots_parser import agent_token
 from stamm.corpus.consent.signals_config import SignalsConfig
 from stamm.corpus.consent.tdmrep import TdmReservation, policy_value, reservation_value
-from stamm.corpus.records import Signals, clean_field
+from stamm.corpus.records import OPT_OUT_FIELD, Signals, clean_field
 
 # Directives with a value: the name before their colon is not an agent.
 _WITH_VALUE = ("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview")
@@ -54,11 +54,14 @@ def header_refusal(
     site: TdmReservation = _SILENT,
     metas_follow: bool = False,
 ) -> PageRefusal | None:
-    """Return the first header that opts the page out, or None.
+    """Return the first header, or field of a row, that opts the page out, or None.
 
     site          the answer of the site's tdmrep.json for this address
     metas_follow  the page is HTML whose metas are checked next, and may lift a tdm-reservation
     """
+    fields = signals.values(OPT_OUT_FIELD) if config.row_opt_out else ()
+    if fields:
+        return PageRefusal(reason="row_opt_out", rule=clean_field(fields[0]))
     for value in signals.values("x-robots-tag"):
         agent = _robots_tag(value, agents, config)
         if agent is not None:
@@ -69,6 +72,9 @@ def header_refusal(
     if label is not None:
         rule = clean_field(f"Content-Usage: {', '.join(usage)}")
         return PageRefusal(reason="content_usage", rule=rule)
+    for value in signals.values("content-signal") if config.content_usage else ():
+        if signal_refuses(value):
+            return PageRefusal(reason="content_usage", rule=clean_field(f"Content-Signal: {value}"))
     return None if metas_follow else _tdm_refusal(tdm_reservation(site, signals), config)
 
 

@@ -21,9 +21,12 @@ class SignalsConfig:
     tdm_reservation  tdm-reservation: 1 in tdmrep.json, a header or a meta (W3C TDM Reservation
                      Protocol, final group report 2024-05-10)
     tdmrep_unparsable  policy for a tdmrep.json that cannot be parsed
-    content_usage    Content-Usage: train-ai=n (draft-ietf-aipref-attach-05)
+    content_usage    the headers Content-Usage: train-ai=n (draft-ietf-aipref-attach-05) and
+                     Content-Signal: ai-train=no (contentsignals.org)
     usage_labels     the labels checked there
     ai_txt           text refused in /ai.txt (Spawning, 2023; no standard)
+    row_opt_out      a field of a row of JSONL or a table that opts it out: noai, opt_out, HPLT's
+                     robotstxt: disallowed … (readers/rows.py: ROW_KEYS.refused)
     """
 
     noai: bool = True
@@ -34,6 +37,7 @@ class SignalsConfig:
     content_usage: bool = True
     usage_labels: tuple[str, ...] = USAGE_LABELS
     ai_txt: bool = True
+    row_opt_out: bool = True
 
     def __post_init__(self) -> None:
         validate(

@@ -45,15 +45,14 @@ def strictness(expression: str) -> int:
 
 
 def strictest_licence(evidence: list[LicenceEvidence]) -> Licence:
-    """The strictest licence of the signals, with all of them as evidence.
+    """The licences of the signals, which all hold (CC-BY-3.0 AND CC-BY-4.0), with the evidence.
 
-    Signals about a part, and those without a known licence, do not decide. Two licences of equal
-    rank both hold: CC-BY-3.0 AND CC-BY-4.0.
+    Signals about a part, and those without a known licence, do not decide. The strictest comes
+    first in the evidence; of more than 8 licences the strictest 8 are named.
     """
     seen = list(dict.fromkeys(evidence))
-    named = [e for e in seen if e.whole and e.expression]
-    strictest = max((strictness(e.expression) for e in named), default=-1)
-    decisive = [e for e in named if strictness(e.expression) == strictest]
+    decisive = [e for e in seen if e.whole and e.expression]
+    decisive.sort(key=lambda e: -strictness(e.expression))
     rest = [e for e in seen if e not in decisive]
     expressions = list(dict.fromkeys(e.expression for e in decisive))[:MOST_EVIDENCE]
     return Licence(

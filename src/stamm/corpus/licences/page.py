@@ -34,7 +34,7 @@ def page_licence(
     metas: Iterable[tuple[str, str]] = (),
     link_headers: Iterable[str] = (),
 ) -> Licence:
-    """The licence of a page: of the signals about the whole page, the most restrictive.
+    """The licence of a page: those of all signals about the whole page, together.
 
     marks          extract.ExtractedPage.marks
     metas          name in lower case and content of its meta elements

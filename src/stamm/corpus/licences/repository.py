@@ -6,27 +6,37 @@ import re
 from collections.abc import Iterable
 
 from stamm.corpus.licences.expression import (
-    ExpressionError,
     join_expressions,
     licence_ids,
     parse,
     spdx_identifier,
-    write,
 )
 from stamm.corpus.licences.families import UNKNOWN_TERMS
 from stamm.corpus.licences.licence import LONGEST_VALUE, MOST_EVIDENCE, Licence, LicenceEvidence
-from stamm.corpus.licences.manifests import LONGEST_MANIFEST, MANIFESTS, manifest_licence
+from stamm.corpus.licences.manifests import (
+    LONGEST_MANIFEST,
+    MANIFESTS,
+    is_licence_file,
+    manifest_licence,
+)
 from stamm.corpus.licences.names import spdx_expression
+from stamm.corpus.licences.reuse import LONGEST_RULES, RULE_FILES, spdx_or_unknown
 from stamm.corpus.licences.texts import LONGEST_TEXT, identify_licences
 
-_LICENCE_FILE = re.compile(
-    r"(?:licen[cs]es?|copying|unlicen[cs]e|copyright)(?:[-_.][\w.+-]{1,60})?", re.IGNORECASE
-)
 _REUSE_FILE = re.compile(r"licenses/([A-Za-z0-9.+-]{1,60})\.(?:txt|md)", re.IGNORECASE)
 _README = re.compile(r"readme(?:\.\w{1,8})?", re.IGNORECASE)
-_CODE_FILE = re.compile(r".*\.(?:py|js|ts|c|h|cc|cpp|rs|go|java|rb|sh|pl|php|swift|kt|scala)$")
-_SPDX_LINE = re.compile(r"SPDX-License-Identifier:[ \t]*([^\r\n]{1,200})")
-_SPDX_END = re.compile(r"\s*(?:\*+/|-->|#\}|\*\)|\"{3}|'{3}|\|#).*$")
+_SPDX_LINE = re.compile(
+    r"^([^\r\n]{0,200}?)SPDX-License-Identifier:[ \t]*([^\r\n]{1,200})",
+    re.IGNORECASE | re.MULTILINE,
+)
+# Ends of comments, and quotes.
+_SPDX_END = re.compile(r"\s*(?:\*+/|-->|#\}|\*\)|\|#|\]\]|-\}|=#|#>|\?>|%>|[\"'`]).*$")
+# What writes or seeks such a line in another file: echo "SPDX-License-Identifier: MIT" >> x.
+_SPDX_IN_CODE = re.compile(
+    r"(?:\b(?:echo|printf?|puts|write\w*|append|assert\w*|grep|sed|rg|search|match)\b.*|[=(]\s*)[\"'`]"
+)
+_IGNORED = re.compile(r"REUSE-IgnoreStart.*?(?:REUSE-IgnoreEnd|\Z)", re.DOTALL)
+_SNIPPET = "SPDX-SnippetBegin"
 # "At your option" alone is not a choice of licence: the text of the GPL contains it.
 _EITHER = re.compile(
     r"dual[- ]?licen[cs]ed|\bunder\s+either\s+(?:of|the)\b|\byour\s+choice\s+of\b|"
@@ -58,7 +68,7 @@ def repository_licence(files: Iterable[tuple[str, str]]) -> Licence:
     either = False
     for path, text in sorted(files):
         name = path.removeprefix("./")
-        is_licence = _is_licence(name)
+        is_licence = is_licence_file(name)
         if is_licence or _REUSE_FILE.fullmatch(name):
             texts[name] = text
         if name in MANIFESTS:
@@ -66,7 +76,7 @@ def repository_licence(files: Iterable[tuple[str, str]]) -> Licence:
         if is_licence or _README.fullmatch(name):
             either = either or _EITHER.search(text[:_READ]) is not None
         if not is_licence:
-            for written in _spdx_lines(text[:_HEAD]):
+            for written in _spdx_lines(text):
                 sources[written] = sources.get(written, 0) + 1
     evidence = [
         LicenceEvidence(signal="file", value=name[:LONGEST_VALUE], expression=_of_file(name, text))
@@ -90,21 +100,20 @@ def licence_terms(name: str, text: str) -> str:
 
     name   path from the root: LICENSE, LICENSES/MIT.txt, package.json, README
     """
-    if _is_licence(name) or _REUSE_FILE.fullmatch(name):
+    if is_licence_file(name) or _REUSE_FILE.fullmatch(name):
         return text[: LONGEST_TEXT + 1]
     if name in MANIFESTS:
         return text[: LONGEST_MANIFEST + 1]
+    if name in RULE_FILES:
+        return text[: LONGEST_RULES + 1]
     choice = _EITHER.search(text[:_READ]) if _README.fullmatch(name) else None
     return choice[0] if choice else ""
 
 
 def spdx_line_licence(text: str) -> str:
-    """The SPDX expression at the head of a source file, "" without any."""
-    return next(iter(_spdx_lines(text[:_HEAD])), "")
-
-
-def _is_licence(name: str) -> bool:
-    return bool(_LICENCE_FILE.fullmatch(name)) and not _CODE_FILE.match(name)
+    """The SPDX expression of a source file: all lines at its head, and those of its snippets, hold
+    together (REUSE specification 3.3, "Comment headers"); "" without any."""
+    return _joined(_spdx_lines(text))
 
 
 def _whole(files: list[str], headers: list[str], either: bool) -> str:
@@ -120,14 +129,23 @@ def _whole(files: list[str], headers: list[str], either: bool) -> str:
     return join_expressions("AND", [e for e in (chosen, *headers) if e])
 
 
-def _spdx_lines(head: str) -> list[str]:
-    found = []
-    for match in _SPDX_LINE.finditer(head):
-        try:
-            found.append(write(parse(_SPDX_END.sub("", match[1]).strip())))
-        except ExpressionError:
-            found.append(UNKNOWN_TERMS)
-    return found[:1]
+def _spdx_lines(text: str) -> list[str]:
+    """The expressions of the SPDX lines of a text, each once."""
+    head = text if _SNIPPET in text else text[:_HEAD]
+    if "REUSE-IgnoreStart" in head:
+        head = _IGNORED.sub("", head)
+    expressions = {
+        spdx_or_unknown(_SPDX_END.sub("", match[2]).strip()): None
+        for match in _SPDX_LINE.finditer(head)
+        if not _SPDX_IN_CODE.search(match[1])
+    }
+    return list(expressions)
+
+
+def _joined(expressions: list[str]) -> str:
+    return (
+        UNKNOWN_TERMS if len(expressions) > _MOST_LICENCES else join_expressions("AND", expressions)
+    )
 
 
 def _of_file(name: str, text: str) -> str:
@@ -142,7 +160,11 @@ def _of_file(name: str, text: str) -> str:
         )
     if len(text) <= _SHORT:
         names = [e for e in map(spdx_expression, _ADDRESS.findall(text)[:10]) if e]
-        names = names or _spdx_lines(text) or [e for e in [spdx_expression(text.strip())] if e]
+        names = (
+            names
+            or _spdx_lines(text)[:_MOST_LICENCES]
+            or [e for e in [spdx_expression(text.strip())] if e]
+        )
     reuse = _REUSE_FILE.fullmatch(name)
     if not names and reuse and spdx_identifier(reuse[1]):
         names = [spdx_identifier(reuse[1])]

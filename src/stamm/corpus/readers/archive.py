@@ -45,7 +45,8 @@ class Member:
     kind      "other" is a device, a pipe, or of an unknown type
     size      of its content, as far as known
     content   of a file; cut where it is longer than limits.record_bytes, so that `size` exceeds it
-    defect    why a file's content cannot be read, "" otherwise
+    defect    why a file's content or name cannot be read, "" otherwise
+    reason    the ledger's reason of a defect
     """
 
     path: str
@@ -53,6 +54,7 @@ class Member:
     size: int = 0
     content: bytes = b""
     defect: str = ""
+    reason: str = "content_encoding"
 
 
 def members(path: Path, limits: ReadLimits) -> Iterator[Member]:
@@ -66,6 +68,7 @@ def members(path: Path, limits: ReadLimits) -> Iterator[Member]:
 def _tar_members(path: Path, limits: ReadLimits) -> Iterator[Member]:
     with BoundedStream(path, limits.expansion) as stream:
         header: dict[str, bytes] = {}
+        defect = ""
         while True:
             head = _exactly(stream, _BLOCK)
             if not any(head):
@@ -73,19 +76,28 @@ def _tar_members(path: Path, limits: ReadLimits) -> Iterator[Member]:
             _check_sum(head)
             size, kind = _number(head[124:136]), head[156:157]
             if kind in _NEXT_HEADER + _IGNORED_HEADER:
-                if size > _LONGEST_HEADER:
-                    raise _broken(f"a header of {size} bytes")
+                if kind in _IGNORED_HEADER or size > _LONGEST_HEADER:
+                    _skip(stream, size + -size % _BLOCK)
+                    if kind in _NEXT_HEADER:
+                        defect = f"a header of {size} bytes: its name is not read"
+                    continue
                 data = _exactly(stream, size + -size % _BLOCK)[:size]
-                if kind in _NEXT_HEADER:
-                    header |= {"path": data.rstrip(b"\0")} if kind == b"L" else _pax(data)
+                header |= {"path": data.rstrip(b"\0")} if kind == b"L" else _pax(data)
                 continue
             if "size" in header:
                 size = _decimal(header["size"])
             name = _text(header.get("path") or _name(head))
-            header = {}
             content = _exactly(stream, min(size, limits.record_bytes)) if kind in _FILES else b""
             _skip(stream, size + -size % _BLOCK - len(content))
-            yield Member(path=name, kind=_kind(kind, name), size=size, content=content)
+            yield Member(
+                path=name,
+                kind=_kind(kind, name),
+                size=size,
+                content=content,
+                defect=defect or ("a sparse file" if "sparse" in header else ""),
+                reason="record_too_long" if defect else "content_encoding",
+            )
+            header, defect = {}, ""
 
 
 def _zip_members(path: Path, limits: ReadLimits) -> Iterator[Member]:
@@ -192,7 +204,7 @@ def _name(head: bytes) -> bytes:
 
 
 def _pax(data: bytes) -> dict[str, bytes]:
-    """Path and size of "28 path=some/long/name\\n" and so on."""
+    """Path and size of "28 path=some/long/name\\n" and so on, and whether a file is sparse."""
     found, at = {}, 0
     while at < len(data):
         blank = data.find(b" ", at, at + 8)
@@ -202,6 +214,8 @@ def _pax(data: bytes) -> dict[str, bytes]:
         key, _, value = data[blank + 1 : at + int(length) - 1].partition(b"=")
         if key in (b"path", b"size"):
             found[key.decode()] = value
+        if key.startswith(b"GNU.sparse"):
+            found["sparse"] = value
         at += int(length)
     return found
 

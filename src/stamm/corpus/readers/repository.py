@@ -87,7 +87,7 @@ def _document(
     elif member.kind != "file":
         reason, detail = ("link" if member.kind == "link" else "no_file"), member.kind
     elif member.defect:
-        reason, detail = "content_encoding", clean_field(member.defect)[:200]
+        reason, detail = member.reason, clean_field(member.defect)[:200]
     elif member.size > len(member.content):
         reason, detail = "record_too_long", f"{member.size} bytes"
     elif b"\0" in member.content[:_LOOKED_AT]:

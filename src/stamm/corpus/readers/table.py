@@ -6,7 +6,7 @@ and a value is converted to a string only after a check of its length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stamm.corpus.limits import FieldNames, ReadLimits
-from stamm.corpus.readers.jsonl import record_of
+from stamm.corpus.limits import FIELDS, FieldNames, ReadLimits
+from stamm.corpus.readers.rows import (
+    KNOWN_NAMES,
+    FieldUse,
+    canonical,
+    is_known_container,
+    is_read,
+    record_of,
+    text_field,
+)
 from stamm.corpus.records import InputRecord, Place, UnreadableRecord, clean_field, content_id
 
 _ROWS = 256
@@ -23,20 +31,23 @@ _BATCH_BYTES = 64 * 2**20
 
 
 def read_table_rows(
-    name: str, path: Path, limits: ReadLimits, names: FieldNames
+    name: str, path: Path, limits: ReadLimits, names: FieldNames, use: FieldUse
 ) -> Iterator[InputRecord | UnreadableRecord]:
     """The documents of a table, and a reason for each invalid row; positions count from 1.
 
-    Edge   a file that ends early gives the rows before, and one UnreadableRecord for the rest.
+    use      counts the fields
+    Edge     a file that ends early gives the rows before, and one UnreadableRecord for the rest.
+    Raises   DataError at the end of the file for a configured field that no row has.
     """
     position = 0
     try:
-        for batch in _batches(path, names):
-            sizes = [_sizes(column) for column in batch.columns]
+        for batch in _batches(path, names, use):
+            columns = list(_flat(batch, names))
+            sizes = [_sizes(column) for _, column in columns]
             for row in range(batch.num_rows):
                 position += 1
                 place = Place(file=name, position=position)
-                yield _record(place, batch, row, sizes, limits, names)
+                yield _record(place, columns, row, sizes, limits, names, use)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         detail = str(error).partition("\n")[0][:500]
         yield UnreadableRecord(
@@ -46,14 +57,18 @@ def read_table_rows(
             detail=f"{detail}; rows from {position + 1} on are lost",
             size=0,
         )
+        return
+    use.check(name, names)
 
 
-def _batches(path: Path, names: FieldNames) -> Iterator[pa.RecordBatch]:
+def _batches(path: Path, names: FieldNames, use: FieldUse) -> Iterator[pa.RecordBatch]:
     if path.name.endswith(".parquet"):
-        there = set(pq.read_schema(path).names)
-        columns = [name for name in names.all() if name in there]
-        texts = [name for name in (names.text,) if name in there]
-        with pq.ParquetFile(path, read_dictionary=texts) as file:
+        schema = pq.read_schema(path)
+        leaves = list(_leaves(schema))
+        text = text_field(schema.names, names)
+        with pq.ParquetFile(path, read_dictionary=[text] if text else []) as file:
+            _count_unknown(leaves, file.metadata.num_rows, names, use)
+            columns = [leaf for leaf in leaves if _is_wanted(leaf, names)]
             for number in range(file.num_row_groups):
                 group = file.metadata.row_group(number)
                 fitting = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
@@ -67,23 +82,62 @@ def _batches(path: Path, names: FieldNames) -> Iterator[pa.RecordBatch]:
             file_reader = pa.ipc.open_file(source)
             reader = (file_reader.get_batch(i) for i in range(file_reader.num_record_batches))
         for batch in reader:
+            _count_unknown(list(_leaves(batch.schema)), batch.num_rows, names, use)
             for start in range(0, batch.num_rows, _ROWS):
                 yield batch.slice(start, _ROWS)
 
 
+def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
+    """Paths of the columns of a table: of `metadata` and configured structs those inside it."""
+    for field in fields:
+        path = f"{above}{field.name}"
+        if pa.types.is_struct(field.type) and is_known_container(path):
+            yield from _leaves(
+                [field.type.field(i) for i in range(field.type.num_fields)], f"{path}."
+            )
+        else:
+            yield path
+
+
+def _is_wanted(leaf: str, names: FieldNames) -> bool:
+    configured = [getattr(names, field) for field in FIELDS]
+    return is_read(leaf) or any(each == leaf or each.startswith(f"{leaf}.") for each in configured)
+
+
+def _count_unknown(leaves: list[str], rows: int, names: FieldNames, use: FieldUse) -> None:
+    """Columns that are not read count for all rows: whether a value is null is not looked up."""
+    use.see(leaves)
+    for leaf in leaves:
+        if not _is_wanted(leaf, names) and canonical(leaf) not in KNOWN_NAMES:
+            use.unknown.add([leaf], rows)
+
+
+def _flat(batch: pa.RecordBatch, names: FieldNames) -> Iterator[tuple[str, pa.Array]]:
+    """The columns that are read, by path."""
+
+    def inside(path: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+        if pa.types.is_struct(column.type) and is_known_container(path):
+            kinds = [column.type.field(i) for i in range(column.type.num_fields)]
+            for kind, child in zip(kinds, column.flatten(), strict=True):
+                yield from inside(f"{path}.{kind.name}", child)
+        elif _is_wanted(path, names):
+            yield path, column
+
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        yield from inside(name, column)
+
+
 def _record(
     place: Place,
-    batch: pa.RecordBatch,
+    columns: list[tuple[str, pa.Array]],
     row: int,
     sizes: list[pa.Array | None],
     limits: ReadLimits,
     names: FieldNames,
+    use: FieldUse,
 ) -> InputRecord | UnreadableRecord:
-    found: dict[str, Any] = {}
-    for index, name in enumerate(batch.schema.names):
-        if name not in names.all():
-            continue
-        lengths = sizes[index]
+    values: dict[str, Any] = {}
+    for (name, column), lengths in zip(columns, sizes, strict=True):
         size = lengths[row].as_py() if lengths is not None else None
         if size is not None and size > limits.line_bytes:
             return UnreadableRecord(
@@ -94,7 +148,7 @@ def _record(
                 size=size,
             )
         try:
-            found[name] = batch.column(index)[row].as_py()
+            values[name] = column[row].as_py()
         except (pa.ArrowException, UnicodeDecodeError):
             raise
         except (ArithmeticError, LookupError, ValueError) as error:
@@ -106,7 +160,7 @@ def _record(
                 detail=clean_field(f"{name}: {error}")[:500],
                 size=0,
             )
-    return record_of(place, found, names)
+    return record_of(place, values, names, use=use)
 
 
 def _sizes(column: pa.Array) -> pa.Array | None:

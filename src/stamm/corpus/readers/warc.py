@@ -9,15 +9,22 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-
-from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from stamm.corpus.consent.robots import RobotsAnswer, is_robots_path
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
 from stamm.corpus.consent.snapshot_entry import decode_body
 from stamm.corpus.extract import decode
 from stamm.corpus.limits import ReadLimits
+from stamm.corpus.readers.rows import FieldUse
+from stamm.corpus.readers.warc_records import (
+    LONGEST_HEAD,
+    WARC_KEYS,
+    WarcRecord,
+    header_lines,
+    warc_records,
+)
 from stamm.corpus.records import (
     LONGEST_FIELD,
     InputRecord,
@@ -29,16 +36,23 @@ from stamm.corpus.records import (
 )
 from stamm.corpus.streams import BoundedStream, StreamError
 
-# Records of pages. Resource and conversion records have no HTTP headers, so no opt-out signals.
-_PAGES = (WarcRecordType.response, WarcRecordType.resource, WarcRecordType.conversion)
-_LONGEST_HEAD = 2**20
+# Resource and conversion records (WET) have no HTTP headers: consent is checked by address alone.
+_PAGES = ("response", "resource", "conversion")
 _HTML = ("text/html", "application/xhtml+xml")
 _PLAIN = ("text/plain",)
-# 15 is the window of zlib, 32 lets it recognise gzip and zlib by their heads.
-_ANY_ZLIB = 15 + 32
+_STATUS_LINE = re.compile(rb"HTTP/[0-9](?:\.[0-9])?[ \t]+([0-9]{3})(?![0-9])")
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?([^\s;,\"']{1,100})", re.IGNORECASE)
+# 32 lets zlib recognise its own frame and gzip's by their heads.
+_ANY_ZLIB = zlib.MAX_WBITS + 32
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE_BYTES = 4096
-_CHUNK_HEAD = re.compile(rb"([0-9A-Fa-f]{1,8})[^\r\n]{0,256}\r?\n")
+_CHUNK_HEAD = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]{0,256})?\r?\n")
+# Bytes that no text has, in the encodings that the web uses without a byte order mark.
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n\f\r\x1b"))
+_SAMPLE_BYTES = 1024
+_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+_NO_ENCODING = ("", "identity", "none", "utf-8", "utf8")
 
 
 class BodyError(Exception):
@@ -57,13 +71,12 @@ def archived_robots(path: Path, limits: ReadLimits) -> Iterator[RobotsAnswer]:
     """
     with BoundedStream(path, limits.expansion) as stream:
         try:
-            for record in _records(stream):
-                if record.record_type not in _PAGES or not _is_robots(record):
+            for record in warc_records(stream, limits.record_bytes):
+                if record.kind not in _PAGES or not is_robots_path(_url(record)):
                     continue
                 try:
-                    _read_http(record)
-                    status = record.http_headers.status_code or 0
-                    text = decode_body(_body(record, limits))
+                    answer = _answer(record)
+                    status, text = answer.status, decode_body(_body(answer, limits))
                 except BodyError as bad:
                     # A robots.txt that cannot be read must not count as missing.
                     status, text = 0, f"# {bad.reason}: {bad.detail}"
@@ -73,77 +86,45 @@ def archived_robots(path: Path, limits: ReadLimits) -> Iterator[RobotsAnswer]:
                     read=_date(record),
                     text=text[: PARSED_BYTES + 1],
                 )
-        except (StreamError, OSError):
+        except StreamError:
             pass  # read_archive reports the same defect in the ledger
 
 
 def read_archive(
-    name: str, path: Path, limits: ReadLimits
+    name: str, path: Path, limits: ReadLimits, use: FieldUse | None = None
 ) -> Iterator[InputRecord | UnreadableRecord]:
     """The pages of an archive, and a reason for each unusable record of a page.
 
     Requests, metadata, revisits and robots.txt files are skipped.
+
+    use   counts the fields of record heads that are not known
     """
-    position, start, length = 1, 0, ""
+    use = use or FieldUse()
+    position = 0
     with BoundedStream(path, limits.expansion) as stream:
         try:
-            for record in _records(stream):
-                start, length = record.stream_pos, record.headers.get("Content-Length") or ""
-                if not length.isdecimal():
-                    raise StreamError("truncated_record", "a record head without Content-Length")
-                if record.record_type in _PAGES and not _is_robots(record):
-                    yield _page(Place(file=name, position=position), record, limits)
+            for record in warc_records(stream, limits.record_bytes):
                 position += 1
-            if path.suffix == ".warc" and _leaves_rest(path, start, length):
-                raise StreamError("truncated_record", "the file ends inside the head of a record")
-        except (StreamError, OSError) as error:
-            stopped = error if isinstance(error, StreamError) else _broken(stream, error)
+                use.unknown.add(WARC_KEYS.unknown(record.headers))
+                is_page = record.kind in _PAGES and not is_robots_path(_url(record))
+                if is_page or (record.reason and record.kind in ("", *_PAGES)):
+                    yield _page(Place(file=name, position=position), record, limits)
+        except StreamError as stopped:
             yield UnreadableRecord(
-                place=Place(file=name, position=position),
+                place=Place(file=name, position=position + 1),
                 content_id=content_id(name, stopped.detail.encode()),
                 reason=stopped.reason,
-                detail=f"{stopped.detail}; records from {position} on are lost",
+                detail=f"{stopped.detail}; records from {position + 1} on are lost",
                 size=0,
             )
 
 
-def _leaves_rest(path: Path, start: int, length: str) -> bool:
-    """Whether bytes follow the last whole record, which begins at `start`.
-
-    fastwarc ends without an error where the head of a record is cut.
-    """
-    with path.open("rb") as opened:
-        opened.seek(start)
-        if length.isdecimal():
-            head = opened.read(_LONGEST_HEAD).find(b"\r\n\r\n")
-            if head < 0:
-                return False
-            opened.seek(start + head + 4 + int(length))
-        return bool(opened.read(64).strip())
-
-
-def _broken(stream: BoundedStream, error: OSError) -> StreamError:
-    return StreamError("broken_archive", f"after {stream.tell()} bytes: {error}")
-
-
-def _is_robots(record: WarcRecord) -> bool:
-    return is_robots_path(_url(record))
-
-
-def _records(stream: BoundedStream) -> Iterator[WarcRecord]:
-    # The stream is decompressed already; detection would decompress a body that looks like gzip.
-    # HTTP headers are parsed for each record: a defect in them ends one record, not the
-    # archive. Of a stream only read and tell are called.
-    return iter(ArchiveIterator(stream, parse_http=False, stream_detect=False))  # type: ignore[arg-type]
-
-
 def _url(record: WarcRecord) -> str:
-    raw = record.headers.get("WARC-Target-URI") or ""
-    return raw.removeprefix("<").removesuffix(">")
+    return record.headers.get("warc-target-uri", "").removeprefix("<").removesuffix(">")
 
 
 def _date(record: WarcRecord) -> str:
-    return clean_field((record.headers.get("WARC-Date") or "")[:10])
+    return clean_field(record.headers.get("warc-date", "")[:10])
 
 
 def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> InputRecord | UnreadableRecord:
@@ -151,72 +132,144 @@ def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> InputRecord |
     try:
         if len(url) > LONGEST_FIELD:
             raise BodyError("field_too_long", f"url has over {LONGEST_FIELD} characters")
-        if not clean_field(url).strip():
+        if not record.reason and not clean_field(url).strip():
             # Without a URL it would be allowed without a consent check.
             raise BodyError("bad_url", "a record of a page without WARC-Target-URI")
-        _read_http(record)
-        status = record.http_headers.status_code
-        if status != 200:
-            raise BodyError("http_status", str(status))
-        kind = (record.http_content_type or "").lower()
-        if kind not in _HTML + _PLAIN:
-            raise BodyError("content_type", clean_field(kind)[:200] or "none given")
-        body = _body(record, limits)
+        answer = _answer(record)
+        if answer.status != 200:
+            raise BodyError("http_status", str(answer.status))
+        if answer.media_type not in _HTML + _PLAIN:
+            raise BodyError("content_type", clean_field(answer.media_type)[:200] or "none given")
+        body = _body(answer, limits)
     except BodyError as bad:
         return UnreadableRecord(
             place=place,
             content_id=content_id(url, f"{place.file}#{place.position}".encode()),
             reason=bad.reason,
             detail=bad.detail,
-            size=record.content_length,
+            size=record.size,
             url=clean_field(url),
         )
-    headers = tuple((k.lower(), v) for k, v in record.http_headers.to_tuples())
-    is_html = kind in _HTML
+    is_html = answer.media_type in _HTML
     return InputRecord(
         place=place,
         content_id=content_id(url, body),
-        content=body if is_html else decode(body, record.http_charset).encode(),
+        content=body if is_html else decode(body, answer.charset).encode(),
         url=clean_field(url),
         source=place.file,
         date=_date(record),
         is_html=is_html,
-        charset=record.http_charset if is_html else None,
-        signals=Signals(headers=headers),
+        charset=answer.charset if is_html else None,
+        signals=Signals(headers=answer.headers),
     )
 
 
-def _read_http(record: WarcRecord) -> None:
-    if record.is_http:
-        try:
-            record.parse_http()
-        except OSError as error:
-            raise BodyError("not_http", f"its HTTP headers cannot be read: {error}") from None
-    if not record.is_http_parsed:
-        raise BodyError("not_http", "a record of a page without HTTP headers")
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """An HTTP response, or the content of a record without one.
+
+    headers   lower-case names and values, in order
+    cut       whether the body is longer than limits.record_bytes
+    """
+
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes
+    cut: bool
+
+    def values(self, name: str) -> list[str]:
+        return [value for key, value in self.headers if key == name]
+
+    @property
+    def media_type(self) -> str:
+        first = next(iter(self.values("content-type")), "")
+        return re.split("[;,]", first)[0].strip().lower()
+
+    @property
+    def charset(self) -> str | None:
+        match = _CHARSET.search(next(iter(self.values("content-type")), ""))
+        return match[1] if match else None
+
+    def encodings(self, name: str) -> list[str]:
+        listed = ",".join(self.values(name)).lower().split(",")
+        return [each.strip() for each in listed]
 
 
-def _body(record: WarcRecord, limits: ReadLimits) -> bytes:
-    body = record.reader.read(limits.record_bytes + 1)
-    if len(body) > limits.record_bytes:
+def _answer(record: WarcRecord) -> _Answer:
+    if record.reason:
+        raise BodyError(record.reason, record.detail)
+    cut = len(record.content) < record.size
+    media_type = record.headers.get("content-type", "")
+    is_http = media_type.lower().startswith("application/http") or (
+        # Some crawlers leave the type out, or write that of the body.
+        record.kind == "response" and record.content.startswith(b"HTTP/")
+    )
+    if not is_http:
+        if record.kind == "response":
+            raise BodyError("not_http", "a response without HTTP headers")
+        return _Answer(headers=(("content-type", media_type),), body=record.content, cut=cut)
+    start = 0
+    while True:
+        status = _STATUS_LINE.match(record.content, start)
+        end = _HEAD_END.search(record.content, start, LONGEST_HEAD)
+        if status is None or end is None:
+            raise BodyError("not_http", "its HTTP headers cannot be read")
+        if not status[1].startswith(b"1"):
+            break
+        start = end.end()  # of "100 Continue" before the answer
+    return _Answer(
+        status=int(status[1]),
+        headers=tuple(header_lines(record.content[start : end.start()])),
+        body=record.content[end.end() :],
+        cut=cut,
+    )
+
+
+def _body(answer: _Answer, limits: ReadLimits) -> bytes:
+    """The body without its transfer and content encodings.
+
+    Archives often keep the header of an encoding that they have undone, and servers send names of no
+    encoding: a body whose first bytes are not in the encoding, and are text, is taken as it is.
+    """
+    body = answer.body
+    if answer.cut or len(body) > limits.record_bytes:
         raise BodyError("record_too_long", f"over {limits.record_bytes} bytes")
-    if len(body) < record.content_length:
-        raise BodyError("truncated_record", f"{len(body)} of {record.content_length} bytes")
-    headers = record.http_headers
-    if (headers.get("Transfer-Encoding") or "").lower().split(",")[-1].strip() == "chunked":
+    if answer.encodings("transfer-encoding")[-1] == "chunked":
         body = _unchunk(body)
-    encoding = (headers.get("Content-Encoding") or "identity").lower().strip()
-    if encoding == "identity":
-        return body
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise BodyError("content_encoding", clean_field(encoding)[:200])
-    return _inflate(body, encoding, limits.record_bytes)
+    for encoding in reversed(answer.encodings("content-encoding")):
+        if encoding in _NO_ENCODING:
+            continue
+        if encoding in ("gzip", "x-gzip") and body.startswith(_GZIP_MAGIC):
+            body = _inflate(body, encoding, limits.record_bytes)
+        elif encoding == "deflate" and (inflated := _deflated(body, limits.record_bytes)):
+            body = inflated
+        elif not _is_text(body):
+            raise BodyError("content_encoding", clean_field(encoding)[:200])
+    return body
 
 
-def _inflate(body: bytes, encoding: str, limit: int) -> bytes:
+def _is_text(body: bytes) -> bool:
+    sample = body[:_SAMPLE_BYTES]
+    return body.startswith(_MARKS) or len(sample.translate(None, _CONTROLS)) == len(sample)
+
+
+def _deflated(body: bytes, limit: int) -> bytes:
+    """The content of a deflate body, in zlib's frame (RFC 9110, 8.4.1.2) or, as some servers send
+    it, without; empty where it is neither."""
+    if len(body) > 1 and body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0:
+        return _inflate(body, "deflate", limit)
+    try:
+        return _inflate(body, "deflate", limit, window=-zlib.MAX_WBITS)
+    except BodyError as bad:
+        if bad.reason == "record_too_long":
+            raise
+        return b""
+
+
+def _inflate(body: bytes, encoding: str, limit: int, window: int = _ANY_ZLIB) -> bytes:
     """The content of all members: concatenated gzip files are one (RFC 1952, 2.2)."""
     plain = bytearray()
-    inflate, start = zlib.decompressobj(_ANY_ZLIB), 0
+    inflate, start = zlib.decompressobj(window), 0
     # In pieces, because zlib copies the bytes after a member: for all members together, the square
     # of their number.
     while start < len(body):
@@ -241,16 +294,18 @@ def _inflate(body: bytes, encoding: str, limit: int) -> bytes:
 
 
 def _unchunk(body: bytes) -> bytes:
+    """The content of the chunks; the body as it is where it does not begin with a chunk."""
     parts: list[bytes] = []
     start = 0
     while head := _CHUNK_HEAD.match(body, start):
         size, begin = int(head[1], 16), head.end()
         if size == 0:
             return b"".join(parts)
+        after = body[begin + size : begin + size + 2]
+        if not parts and after != b"\r\n" and (after or not head[0].endswith(b"\r\n")):
+            return body
         parts.append(body[begin : begin + size])
-        start = begin + size
-        if body[start : start + 2] == b"\r\n":
-            start += 2
+        start = begin + size + 2 * (after == b"\r\n")
     if not parts:
-        return body  # archives often keep the header of an encoding that they have decoded
+        return body
     raise BodyError("truncated_record", "chunked transfer ends early")

@@ -75,6 +75,8 @@ class CorpusSummary:
     """corpus/summary.json: n_in = n_kept + n_dropped; planted probes are counted apart.
 
     by_host                the largest hosts by number of documents; `hosts` counts all
+    fields                 rows by the name under which a field was read: {"url": {"metadata.url": 2}}
+    unknown_keys           rows by key that is not used
     withdrawn_by_reason    and what follows it: only of a replay; None for a corpus from raw files
     duplicates_not_brought_back   dropped as duplicates of a document that was withdrawn
     """
@@ -95,6 +97,8 @@ class CorpusSummary:
     by_split: Mapping[str, DocumentSum]
     by_host: Mapping[str, HostCounts]
     hosts: int
+    fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    unknown_keys: Mapping[str, int] = field(default_factory=dict)
     withdrawn_by_reason: Mapping[str, int] | None = None
     withdrawn_tokens: Mapping[str, int] = field(default_factory=dict)
     withdrawn_by_language: Mapping[str, WithdrawnSum] = field(default_factory=dict)

@@ -259,7 +259,10 @@ def test_a_document_without_a_text_is_dropped_and_stops_nothing(
 
 def test_a_document_without_metadata_gets_some(config: FilterConfig) -> None:
     judged, replaced = (Given(f"{PROSE} {MAIL}", metadata=cast("Row", None)) for _ in range(2))
-    assert filter_document(judged, replace(config, licences=None, contamination=None)) == ""
+    config = replace(config, licences=None, contamination=None)
+    assert filter_document(judged, config) == "no_url"
+    config = replace(config, consent=replace(config.consent, no_url="allow"))
+    assert filter_document(judged, config) == ""
     assert judged.metadata["stamm_decision"] == "kept"
     assert replace_personal_data(replaced, PiiConfig(), FieldNames())["email"] == 1
     assert replaced.metadata["stamm_pii_email"] == 1

@@ -17,7 +17,7 @@ import zstandard
 from site_server import Reply, Sites, client, configured
 
 from stamm.base.console import NoProgress
-from stamm.base.errors import DataError
+from stamm.base.errors import DataError, RunError
 from stamm.corpus.consent.fetch_config import KINDS
 from stamm.corpus.consent.fetch_job import ANSWERS, SNAPSHOT, SUMMARY, fetch
 from stamm.corpus.consent.snapshot_entry import ERRORS, SiteFiles, SnapshotEntry, read_snapshot
@@ -79,11 +79,26 @@ def test_rules_written_as_absolute_urls_are_counted(sites: Sites, tmp_path: Path
         lambda given: client(sites, given, []),
     )
     assert heard.said == [
+        "Answers of 4 sites: ai_txt: 4 absent; robots: 4 found; tdmrep: 4 absent",
         "4 rules in 2 robots.txt files are written as absolute URLs of their own site: they match no "
-        "path and are ignored"
+        "path and are ignored",
     ]
     summary = json.loads((tmp_path / SUMMARY).read_text())
     assert summary["absolute_rules"] == {"rules": 4, "sites": 2}
+
+
+def test_without_any_answer_the_job_fails_and_keeps_nothing(
+    sites: Sites, run: Callable[..., Path], tmp_path: Path
+) -> None:
+    with pytest.raises(RunError) as caught:
+        run("nowhere.example", "nowhere-else.example", kinds=("robots",))
+    assert caught.value.line().startswith(
+        f"none of 2 sites answered: robots: 2 dns ({ERRORS['dns']}). Check the network"
+    )
+    assert list((tmp_path / "out").iterdir()) == []
+    sites.reply("a.example", "/robots.txt", ROBOTS)
+    folder = run("a.example", "nowhere.example", kinds=("robots",))
+    assert [row["error"] for row in rows(folder)] == ["", "dns"]
 
 
 def test_a_list_becomes_a_snapshot(sites: Sites, run: Callable[..., Path]) -> None:

@@ -128,6 +128,14 @@ def test_rules_behind_500_kib_do_not_count() -> None:
         ("User-agent: *\nContent-Usage: / train-ai=n\nContent-Usage: /a train-ai=y", "/a", False),
         ("User-agent: *\nContent-Usage: / search=n", "/a", False),
         ("User-agent: Other\nContent-Usage: / train-ai=n", "/a", False),
+        ("User-agent: *\nContent-Signal: search=yes,ai-train=no\nAllow: /", "/a", True),
+        ("User-agent: *\ncontent-signal: ai-train = NO", "/a", True),
+        ("User-agent: *\nContent-Signal: ai-train=yes, search=no, ai-input=no", "/a", False),
+        ("User-agent: Other\nContent-Signal: ai-train=no", "/a", False),
+        ("Content-Signal: ai-train=no, search=yes\n\nUser-agent: *\nAllow: /", "/a", True),
+        ("# a comment\nContent-Signal: ai-train=no", "/a", True),
+        ("Content-Signal: ai-train=yes\nUser-agent: Other\nDisallow: /", "/a", False),
+        ("Content-Signal: ai-train=no", "/robots.txt", False),
     ],
 )
 def test_content_usage_lines(text: str, path: str, refused: bool) -> None:

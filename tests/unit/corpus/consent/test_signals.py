@@ -40,6 +40,8 @@ from stamm.corpus.records import Signals
         ("tdm-reservation", "0", None, ""),
         ("content-usage", "train-ai=n", "content_usage", ""),
         ("content-usage", "train-ai=y", None, ""),
+        ("content-signal", "search=yes, ai-train=no", "content_usage", ""),
+        ("content-signal", "ai-train=yes, search=no", None, ""),
         ("server", "noai", None, ""),
     ],
 )

@@ -62,7 +62,12 @@ def test_beyond_the_bound_terms_are_not_known(monkeypatch: pytest.MonkeyPatch) -
         ("package.json", '{"license": {"type": "BSD-3-Clause"}}', "BSD-3-Clause"),
         ("package.json", '{"licenses": [{"type": "MIT"}, {"type": "ISC"}]}', "ISC OR MIT"),
         ("package.json", '{"license": "UNLICENSED"}', ALL_RIGHTS_RESERVED),
-        ("package.json", '{"license": "SEE LICENSE IN terms.txt"}', ""),
+        ("package.json", '{"license": "SEE LICENSE IN LICENSE.md"}', ""),
+        ("package.json", '{"license": "SEE LICENSE IN terms.txt"}', UNKNOWN_TERMS),
+        ("package.json", '{"license": "MIT", "licenses": [{"type": "ISC"}]}', "ISC AND MIT"),
+        ("Cargo.toml", '[package]\nlicense-file = "LICENSE"', ""),
+        ("Cargo.toml", '[package]\nlicense-file = "../EULA.txt"', UNKNOWN_TERMS),
+        ("pyproject.toml", '[project]\nlicense = {file = "legal/terms.txt"}', UNKNOWN_TERMS),
         ("package.json", '{"license": "My Own License"}', UNKNOWN_TERMS),
         ("package.json", '{"license": ["MIT", "strange"]}', f"{UNKNOWN_TERMS} OR MIT"),
         ("composer.json", '{"license": ["MIT", "GPL-3.0+"]}', "GPL-3.0-or-later OR MIT"),
@@ -86,3 +91,128 @@ def test_a_manifest_may_name_the_choice_between_the_texts_beside_it() -> None:
     assert repository_licence(files.items()).expression == "Apache-2.0 AND MIT"
     files["Cargo.toml"] = '[package]\nlicense = "MIT OR Apache-2.0"'
     assert repository_licence(files.items()).expression == "Apache-2.0 OR MIT"
+
+
+def of_line(text: str) -> str:
+    return FolderLicences([]).licence_of("a", text)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expression"),
+    [
+        (
+            "// SPDX-License-Identifier: MIT\n// SPDX-License-Identifier: GPL-3.0-or-later\n\nx",
+            "GPL-3.0-or-later AND MIT",
+        ),
+        (
+            "// SPDX-FileCopyrightText: 2017 A\n// SPDX-FileContributor: B\n//\n"
+            "// SPDX-License-Identifier: GPL-3.0-or-later\n// SPDX-License-Identifier: Apache-2.0\n"
+            "// SPDX-License-Identifier: MIT OR ISC",
+            "(ISC OR MIT) AND Apache-2.0 AND GPL-3.0-or-later",
+        ),
+        (
+            '# SPDX-License-Identifier: MIT\necho "# SPDX-License-Identifier: CC0-1.0" >> .gitignore',
+            "MIT",
+        ),
+        ('{"//": "SPDX-License-Identifier: GPL-2.0-only", "a": 1}', "GPL-2.0-only"),
+        ('{"_comment": "SPDX-License-Identifier: GPL-2.0-only"}', "GPL-2.0-only"),
+        ("--[[ SPDX-License-Identifier: MIT ]]", "MIT"),
+        ("{- SPDX-License-Identifier: MIT -}", "MIT"),
+        ("<# SPDX-License-Identifier: MIT #>", "MIT"),
+        ('r"""SPDX-License-Identifier: MIT"""', "MIT"),
+        ("dnl SPDX-License-Identifier: MIT", "MIT"),
+        ("# spdx-license-identifier: gpl-3.0-only", "GPL-3.0-only"),
+        ("# SPDX-License-Identifier: MIT, ISC", UNKNOWN_TERMS),
+        ("// SPDX-License-Identifier: (GPL-2.0-or-later WITH\n// Bootloader-exception)", UNKNOWN_TERMS),
+        (
+            "# REUSE-IgnoreStart\n# SPDX-License-Identifier: GPL-3.0-only\n# REUSE-IgnoreEnd\n"
+            "# SPDX-License-Identifier: MIT",
+            "MIT",
+        ),
+        (
+            "# SPDX-License-Identifier: MIT\n" + "x\n" * 9000
+            + "# SPDX-SnippetBegin\n# SPDX-License-Identifier: GPL-3.0-only\n# SPDX-SnippetEnd",
+            "GPL-3.0-only AND MIT",
+        ),
+        ("".join(f"# SPDX-License-Identifier: LicenseRef-{i}\n" for i in range(50)), UNKNOWN_TERMS),
+    ],
+)  # fmt: skip
+def test_all_spdx_lines_of_a_file_hold(text: str, expression: str) -> None:
+    assert of_line(text) == expression
+
+
+REUSE = """
+version = 1
+[[annotations]]
+path = ["**"]
+SPDX-License-Identifier = "MIT"
+[[annotations]]
+path = "data/*.csv"
+SPDX-License-Identifier = ["CC-BY-4.0", "ODbL-1.0"]
+[[annotations]]
+path = "vendored/**"
+precedence = "override"
+SPDX-License-Identifier = "GPL-3.0-only"
+"""
+DEP5 = """Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: x
+
+Files: *
+Copyright: A
+License: MIT
+
+Files: img/*.png
+ docs/?.md
+License: CC-BY-SA-4.0
+ and some words
+"""
+
+
+def test_rules_of_reuse_apply_by_path() -> None:
+    terms = FolderLicences(
+        {
+            "x/REUSE.toml": REUSE,
+            "x/LICENSES/GPL-3.0-only.txt": TEXTS["GPL-3.0-only"],
+            "x/logo.svg.license": "SPDX-License-Identifier: CC0-1.0",
+        }.items()
+    )
+    assert terms.licence_of("x/a/b.py", "") == ("MIT", "reuse")
+    assert terms.licence_of("x/data/a.csv", "") == ("CC-BY-4.0 AND ODbL-1.0", "reuse")
+    assert terms.licence_of("x/data/a/b.csv", "") == ("MIT", "reuse")
+    assert terms.licence_of("x/a.py", "# SPDX-License-Identifier: ISC") == ("ISC", "spdx")
+    assert terms.licence_of("x/vendored/a.py", "# SPDX-License-Identifier: ISC") == (
+        "GPL-3.0-only AND ISC",
+        "spdx",
+    )
+    assert terms.licence_of("x/logo.svg", "<svg/>") == ("CC0-1.0", "spdx")
+    assert terms.licence_of("y/a.py", "") == ("", "")
+
+
+def test_rules_of_dep5_apply_by_path() -> None:
+    terms = FolderLicences({".reuse/dep5": DEP5, "LICENSE": APACHE}.items())
+    assert terms.licence_of("a/b.py", "") == ("MIT", "reuse")
+    assert terms.licence_of("img/a/b.png", "") == ("CC-BY-SA-4.0", "reuse")
+    assert terms.licence_of("docs/a.md", "") == ("CC-BY-SA-4.0", "reuse")
+    assert terms.licence_of("docs/ab.md", "# SPDX-License-Identifier: ISC") == (
+        "ISC AND MIT",
+        "spdx",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no toml",
+        "",
+        "annotations = 3",
+        '[[annotations]]\nSPDX-License-Identifier = "MIT"',
+        '[[annotations]]\npath = 3\nSPDX-License-Identifier = "MIT"',
+        '[[annotations]]\npath = "a*b*c*d*e*f*"\nSPDX-License-Identifier = "MIT"',
+        '[[annotations]]\npath = "**"\nSPDX-License-Identifier = "what I say"',
+        "# " + "x" * 1_100_000,
+    ],
+)
+def test_rules_that_cannot_be_read_make_the_licence_unknown(text: str) -> None:
+    terms = FolderLicences({"REUSE.toml": text, "LICENSE": MIT}.items())
+    assert terms.licence_of("a.py", "") == ((UNKNOWN_TERMS, "reuse") if text else ("MIT", "file"))
+    assert terms.licence_of("a.py", "# SPDX-License-Identifier: ISC") == ("ISC", "spdx")

@@ -94,16 +94,19 @@ def test_a_part_never_licenses_the_page(html: str) -> None:
     assert not [e for e in found.evidence if e.whole]
 
 
-def test_the_most_restrictive_is_named_and_all_are_kept() -> None:
+def test_all_licences_of_the_page_hold() -> None:
     both = f'<a rel="license" href="{BY}">a</a>' + linked({"@type": "Article", "license": NC})
     found = licence(both)
-    assert found.expression == "CC-BY-NC-4.0"
+    assert found.expression == "CC-BY-4.0 AND CC-BY-NC-4.0"
     assert {e.expression for e in found.evidence} == {"CC-BY-4.0", "CC-BY-NC-4.0"}
     older = BY.replace("4.0", "3.0")
     equal = f'<a rel="license" href="{BY}">a</a><a rel="license" href="{older}">b</a>'
     assert licence(equal).expression == "CC-BY-3.0 AND CC-BY-4.0"
     reserved = '<meta name="copyright" content="2024 A. All rights reserved">'
-    assert licence(both, reserved).expression == "LicenseRef-All-Rights-Reserved"
+    assert licence(both, reserved).evidence[0].expression == "LicenseRef-All-Rights-Reserved"
+    assert licence(both, reserved).expression == (
+        "CC-BY-4.0 AND CC-BY-NC-4.0 AND LicenseRef-All-Rights-Reserved"
+    )
     local = f'<a rel="license" href="/terms">t</a><a rel="license" href="{SA}">s</a>'
     assert licence(local).expression == "CC-BY-SA-4.0"
 

@@ -1,0 +1,478 @@
+"""Documents from rows with named values: which field is read as what, and which are not used.
+
+Published corpora keep the same fact under different names: the address of a document is `url`
+(FineWeb, C4), `metadata.url` (dolma, datatrove) or `WARC-Target-URI` (Common Crawl). `ROW_KEYS` has
+the names that are known, `FieldUse` counts what was read from a file.
+
+Source   the data cards of dolma, FineWeb, FineWeb-2, FinePDFs, C4, RedPajama, DCLM, OSCAR, HPLT,
+         The Stack and the Common Pile; datatrove's JsonlWriter.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
+from typing import Any
+
+from stamm.base.errors import DataError, visible
+from stamm.base.known_keys import KnownKeys, RefusedKey, UnknownKeys
+from stamm.corpus.licences.expression import join_expressions
+from stamm.corpus.licences.families import UNKNOWN_TERMS
+from stamm.corpus.licences.names import spdx_expression
+from stamm.corpus.limits import FIELDS, FieldNames
+from stamm.corpus.records import (
+    LONGEST_FIELD,
+    OPT_OUT_FIELD,
+    InputRecord,
+    Place,
+    Signals,
+    UnreadableRecord,
+    clean_field,
+    content_id,
+    whole_text,
+)
+
+# Names by what is read from them, in lower case and with "_" for "-"; the first that a row has counts.
+_NAMES = {
+    "text": ("text", "content", "raw_content", "code"),
+    "url": ("url", "warc_target_uri", "target_uri", "uri", "source_url", "page_url", "u"),
+    "source": ("source",),
+    "licence": (
+        "licence", "license", "licences", "licenses", "license_expression", "spdx_license",
+        "detected_licenses", "max_stars_repo_licenses",
+    ),
+    "language": ("language", "lang"),
+    "date": ("date", "created", "timestamp", "ts", "warc_date"),
+}  # fmt: skip
+# Two of these that differ are two addresses: the row does not say whose consent it needs. Other names
+# count where the value is a web address.
+_ADDRESSES = ("url", "warc_target_uri", "target_uri")
+_CONTAINERS = ("metadata", "meta", "warc_headers", "warc_metadata")
+_HEADERS = ("headers", "http_headers", "response_headers", "http_response_headers")
+_SIGNALS = {
+    "x_robots_tag": "x-robots-tag",
+    "meta_robots": "x-robots-tag",
+    "robots_meta": "x-robots-tag",
+    "tdm_reservation": "tdm-reservation",
+    "tdm_policy": "tdm-policy",
+    "content_usage": "content-usage",
+    "content_signal": "content-signal",
+}
+_CUT = "warc_truncated"
+# Identifiers, and annotations of other pipelines, which stamm makes itself.
+_HARMLESS = """
+    id doc_id document_id identifier added version title author authors creator subtitle dump file_path
+    filename file_name path repo_name repo_path media attributes language_score language_script
+    language_type top_langs minhash_cluster_size token_count word_count char_count length score
+    int_score duplicate_count nearest_url domain url_domain source_domain digest length_in_chars
+    cc_segment cc_net_source original_length original_nlines line_ids perplexity bucket quality_signals
+    red_pajama_subset redpajama_set_name pile_set_name bff_contained_ngram_count_before_dedupe
+    language_id_whole_page_fasttext previous_word_count warcinfo
+    fasttext_openhermes_reddit_eli5_vs_rw_v2_bigram_200k_train_prob warc_record_id warc_type
+    warc_ip_address warc_payload_digest warc_block_digest warc_identified_payload_type
+    warc_identified_content_language warc_refers_to warc_concurrent_to warc_warcinfo_id content_length
+    content_type identification harmful_pp tlsh quality_warnings categories annotations annotation
+    sentence_identifications f o s rs c collection prob seg_langs filter pii doc_scores cluster_size
+    crawl_id html_lang xml offset page_average_lid page_average_lid_score full_doc_lid
+    full_doc_lid_score per_page_languages extractor processor page_ends is_truncated size ext lexsize
+    max_stars_repo_path max_stars_repo_name max_stars_repo_head_hexsha max_stars_count max_issues_count
+    max_forks_count avg_line_length max_line_length alphanum_fraction hexsha blob_id content_id
+    directory_id snapshot_id revision_id branch_name license_type is_vendor is_generated length_bytes
+    extension src_encoding open_type
+"""
+_MOST_NAMES = 20
+_YES = (True, 1, "true", "yes", "1", "allowed", "allow", "granted", "given", "unknown", "")
+_NO = (False, 0, "false", "no", "0", "none", "")
+_ROBOTS = RefusedKey(
+    meaning="records a refusal by robots.txt or a robots tag",
+    neutral=(*_YES, "all", "index", "follow", "index,follow", "index, follow"),
+)
+_OPT_OUT = RefusedKey(meaning="reserves the document", neutral=_NO)
+_CONSENT = RefusedKey(meaning="denies consent", neutral=_YES)
+
+ROW_KEYS = KnownKeys(
+    reader="rows of a corpus",
+    read=frozenset({*_CONTAINERS, *_HEADERS, *_SIGNALS, _CUT}.union(*_NAMES.values())),
+    harmless=frozenset(_HARMLESS.split()),
+    refused={
+        **dict.fromkeys(
+            ("noai", "no_ai", "opt_out", "opted_out", "optout", "ai_opt_out", "tdm_opt_out",
+             "do_not_train", "no_train"), _OPT_OUT,
+        ),
+        **dict.fromkeys(("robots", "robotstxt", "robots_txt", "robots_status"), _ROBOTS),
+        **dict.fromkeys(("consent", "ai_consent", "robots_allowed", "allow_training"), _CONSENT),
+    },
+)  # fmt: skip
+"""Keys of a row, at its top and in `metadata`, `meta` or `warc_headers`; a refused one opts the row out."""
+
+KNOWN_NAMES = ROW_KEYS.read | ROW_KEYS.harmless | ROW_KEYS.refused.keys()
+
+
+class FieldUse:
+    """Which fields of a file were read as what, and which were not used.
+
+    rows   objects read
+    read   rows by field name, for each of `FIELDS`
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.read: dict[str, Counter[str]] = {field: Counter() for field in FIELDS}
+        self.unknown = UnknownKeys()
+        self._names: dict[str, None] = {}
+
+    def see(self, names: Iterable[str]) -> None:
+        """Remember the first fields of the rows, for an error about one that none of them has."""
+        for name in names:
+            if len(self._names) < _MOST_NAMES or (is_read(name) and len(self._names) < 1000):
+                self._names[name] = None
+
+    def columns(self) -> str:
+        """The first fields of the file, for an error."""
+        return visible(", ".join(list(self._names)[:_MOST_NAMES]), 400) or "none"
+
+    def check(self, file: str, names: FieldNames) -> None:
+        """Raise DataError for a configured field that no row of the file has."""
+        for field in FIELDS:
+            name = getattr(names, field)
+            if name and self.rows and not self.read[field] and name not in self._names:
+                raise DataError(
+                    f"no row of {file} has the field {name!r}",
+                    where=f"corpus.fields.{field}",
+                    fix=f"Name one of its fields: {self.columns()}",
+                )
+
+    def facts(self) -> dict[str, Any]:
+        """The counts as JSON values: {"fields": {"url": {"metadata.url": 2}}, "unknown_keys": {…}}."""
+        read = {
+            field: dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:100])
+            for field, counts in self.read.items()
+            if counts
+        }
+        unknown = self.unknown.counts()
+        return ({"fields": read} if read else {}) | ({"unknown_keys": unknown} if unknown else {})
+
+
+def summed_fields(facts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sums of `FieldUse.facts` over files: {"fields": …, "unknown_keys": …}."""
+    read: dict[str, Counter[str]] = {field: Counter() for field in FIELDS}
+    unknown = UnknownKeys()
+    for each in facts:
+        for field, counts in each.get("fields", {}).items():
+            read[field].update(counts)
+        for key, count in each.get("unknown_keys", {}).items():
+            unknown.add([key], count)
+    return {
+        "fields": {field: dict(counts) for field, counts in read.items() if counts},
+        "unknown_keys": unknown.counts(),
+    }
+
+
+def field_lines(facts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Lines for the terminal: fields read under other names than their own, and unknown keys."""
+    sums = summed_fields(facts)
+    other = [
+        f"{field} from {path} ({count:,})"
+        for field, counts in sums["fields"].items()
+        for path, count in counts.items()
+        if path not in (field, "license")
+    ]
+    if other:
+        yield f"Fields read: {', '.join(other[:12])}{' …' if len(other) > 12 else ''}"
+    unknown = UnknownKeys()
+    for key, count in sums["unknown_keys"].items():
+        unknown.add([key], count)
+    if sentence := unknown.sentence("the inputs"):
+        yield sentence
+
+
+@functools.lru_cache(maxsize=4096)
+def canonical(name: str) -> str:
+    """A field name in lower case, without its path, and with "_" for "-"."""
+    return name.rpartition(".")[2].lower().replace("-", "_")
+
+
+def is_known_container(name: str) -> bool:
+    """Whether the values inside the field are read: `metadata`, `meta` and the like."""
+    return canonical(name) in _CONTAINERS
+
+
+def is_read(name: str) -> bool:
+    """Whether the value of a field may change what is done with its row."""
+    key = canonical(name)
+    return key in ROW_KEYS.read or key in ROW_KEYS.refused
+
+
+def text_field(columns: list[str], names: FieldNames) -> str:
+    """The column of a table from which the text is read, "" if there is none."""
+    wanted = (names.text,) if names.text else _NAMES["text"]
+    by_name = {canonical(column): column for column in columns if "." not in column}
+    return names.text if names.text in columns else next(
+        (by_name[name] for name in wanted if name in by_name), ""
+    )  # fmt: skip
+
+
+def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError for a key with two values, of which none is the right one."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        twice = next(key for key, count in Counter(k for k, _ in pairs).items() if count > 1)
+        raise ValueError(f"two values for the key {twice[:80]!r}")
+    return row
+
+
+def record_of(
+    place: Place, row: Any, names: FieldNames, line: bytes = b"", use: FieldUse | None = None
+) -> InputRecord | UnreadableRecord:
+    """The document of an object with named values, or the reason why there is none.
+
+    line   from which it was read; identifies a row that is nested too deep to be written again
+    use    counts the fields
+    """
+    use = use or FieldUse()
+    try:
+        if not isinstance(row, dict):
+            raise _BadRowError("no_text", f"a {_kind(row)}, not an object with a text")
+        return _document(place, row, names, use)
+    except _BadRowError as bad:
+        try:
+            written = json.dumps(row, ensure_ascii=False, sort_keys=True, default=str)
+            data = written.encode("utf-8", "surrogatepass")
+        except (RecursionError, TypeError):  # keys of a datatrove document may have any type
+            data = line
+        return UnreadableRecord(
+            place=place,
+            content_id=content_id("", data),
+            reason=bad.reason,
+            detail=bad.detail,
+            size=len(data),
+        )
+
+
+class _BadRowError(Exception):
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason, self.detail = reason, visible(detail, 500)
+        super().__init__(detail)
+
+
+def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUse) -> InputRecord:
+    flat: dict[str, Any] = {}
+    for path, value in _flat(row):
+        if flat.setdefault(path, value) != value:
+            raise _BadRowError("bad_value", f"two values for {path}")
+    by_name: dict[str, list[str]] = {}
+    for path in flat:
+        by_name.setdefault(canonical(path), []).append(path)
+    use.rows += 1
+    use.see(list(flat))
+    use.unknown.add(_unknown(flat, names))
+    read = {field: list(_values(field, row, flat, by_name, names)) for field in FIELDS}
+    for field, values in read.items():
+        if values:
+            use.read[field][values[0][0]] += 1
+    if not read["text"] or not isinstance(read["text"][0][1], str):
+        raise _BadRowError("no_text", _no_text(read["text"], names, use))
+    licences = list(_licences(read["licence"]))
+    fields = {
+        "url": _address(read["url"]),
+        "licence": licences[0] if len(licences) == 1 else _all_licences(licences),
+        **{
+            field: _name(field, read[field], names, use) for field in ("source", "language", "date")
+        },
+    }
+    for field, value in fields.items():
+        if len(value) > LONGEST_FIELD:
+            raise _BadRowError("field_too_long", f"{field} has over {LONGEST_FIELD} characters")
+    content, url = whole_text(read["text"][0][1]).encode(), clean_field(fields["url"])
+    return InputRecord(
+        place=place,
+        content_id=content_id(url, content),
+        content=content,
+        url=url,
+        source=clean_field(fields["source"]),
+        licence=clean_field(fields["licence"]),
+        language=clean_field(fields["language"]),
+        date=clean_field(fields["date"]),
+        signals=Signals(headers=tuple(_signals(flat))),
+    )
+
+
+def _flat(row: Mapping[str, Any], above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The values of a row by path: those inside `metadata` and the like as `metadata.url`."""
+    for key, value in row.items():
+        path = f"{above}{key}"
+        inner = _mapping(value) if depth < 2 and is_known_container(path) else None
+        if inner is None:
+            yield path, value
+        else:
+            yield from _flat(inner, f"{path}.", depth + 1)
+
+
+def _mapping(value: Any) -> dict[str, Any] | None:
+    """An object, the pairs of a map column, or an object written as a JSON string."""
+    if isinstance(value, str) and value.lstrip()[:1] == "{":
+        try:
+            value = json.loads(value, object_pairs_hook=once_each)
+        except (ValueError, RecursionError):
+            return None
+    if isinstance(value, list) and value and all(
+        isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], str)
+        for pair in value
+    ):  # fmt: skip
+        return dict(value)
+    return value if isinstance(value, dict) else None
+
+
+def _unknown(flat: Mapping[str, Any], names: FieldNames) -> Iterator[str]:
+    configured = {getattr(names, field).partition(".")[0] for field in FIELDS}
+    for path, value in flat.items():
+        if value is None or path.partition(".")[0] in configured - {""}:
+            continue
+        if canonical(path) not in KNOWN_NAMES:
+            yield path
+
+
+def _values(
+    field: str,
+    row: Mapping[str, Any],
+    flat: Mapping[str, Any],
+    by_name: Mapping[str, list[str]],
+    names: FieldNames,
+) -> Iterator[tuple[str, Any]]:
+    """Paths and values of a field, in order of precedence; null counts as absent."""
+    configured = getattr(names, field)
+    if configured:
+        value = flat.get(configured, _inside(row, configured))
+        if value is not None:
+            yield configured, value
+        return
+    for name in _NAMES[field]:
+        for path in by_name.get(name, ()):
+            value = flat[path]
+            if value is None or (field == "text" and "." in path):
+                continue
+            if field != "url" or name in _ADDRESSES or _is_web_address(value):
+                yield path, value
+
+
+def _is_web_address(value: Any) -> bool:
+    return isinstance(value, str) and value.strip().lower().startswith(("http://", "https://"))
+
+
+def _inside(row: Any, path: str) -> Any:
+    for key in path.split("."):
+        row = _mapping(row)
+        if row is None or key not in row:
+            return None
+        row = row[key]
+    return row
+
+
+def _no_text(values: list[tuple[str, Any]], names: FieldNames, use: FieldUse) -> str:
+    if values:
+        return f"{values[0][0]} is a {_kind(values[0][1])}, not a string"
+    return f"no {names.text or 'text'}; fields of the file: {use.columns()}"
+
+
+def _address(values: list[tuple[str, Any]]) -> str:
+    for path, value in values:
+        if not isinstance(value, str):
+            # Without a URL it would be allowed without a consent check.
+            raise _BadRowError("bad_url", f"{path} is a {_kind(value)}, not a string")
+    given = [(path, value) for path, value in values if value.strip()]
+    first = [(p, v) for p, v in given if canonical(p) in _ADDRESSES]
+    if len({value.strip().rstrip("/") for _, value in first}) > 1:
+        raise _BadRowError(
+            "bad_url",
+            f"{' and '.join(path for path, _ in first)} differ: set corpus.fields.url to one of them",
+        )
+    return given[0][1] if given else ""
+
+
+def _licences(values: list[tuple[str, Any]]) -> Iterator[str]:
+    """Every licence that a row names; all of them apply."""
+    seen = set()
+    for path, value in values:
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, dict):
+                part = next(
+                    (part[k] for k in ("spdx_id", "spdx", "id", "url", "name") if part.get(k)), part
+                )
+            if not isinstance(part, str | None):
+                raise _BadRowError("bad_value", f"{path} has a {_kind(part)}, not a licence")
+            if part and part.strip() and part not in seen:
+                seen.add(part)
+                yield part
+
+
+def _all_licences(licences: list[str]) -> str:
+    return join_expressions("AND", [spdx_expression(each) or UNKNOWN_TERMS for each in licences])
+
+
+def _name(field: str, values: list[tuple[str, Any]], names: FieldNames, use: FieldUse) -> str:
+    """The first value that is a name or a date; others are counted as unknown."""
+    for path, value in values:
+        if field == "language" and isinstance(value, list) and value:
+            value = value[0]  # HPLT: the most likely first
+        if isinstance(value, str):
+            if value.strip():
+                return value
+        elif isinstance(value, date):
+            return value.isoformat()
+        elif field == "date" and type(value) is int and 1000 <= value <= 9999:
+            return str(value)
+        elif getattr(names, field):
+            raise _BadRowError("bad_value", f"{path} is a {_kind(value)}, not a string")
+        else:
+            use.unknown.add([f"{path} ({_kind(value)})"])
+    return ""
+
+
+def _signals(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The opt-outs of a row as the headers that they came from, and its own fields."""
+    for path, value in flat.items():
+        name = canonical(path)
+        if value is None:
+            continue
+        if name == _CUT and value:
+            raise _BadRowError("truncated_record", f"{path} = {value!r:.80}")
+        if name in _HEADERS:
+            for header, content in _header_pairs(path, value):
+                yield header.strip().lower(), content
+        elif name in _SIGNALS:
+            for content in value if isinstance(value, list) else [value]:
+                shown = str(int(content)) if isinstance(content, bool) else str(content)
+                yield _SIGNALS[name], shown[:LONGEST_FIELD]
+        elif refusal := ROW_KEYS.refused.get(name):
+            plain = value.strip().lower() if isinstance(value, str) else value
+            if not refusal.is_neutral(plain):
+                yield OPT_OUT_FIELD, visible(f"{path} = {value!r:.80} {refusal.meaning}", 300)
+
+
+def _header_pairs(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Names and values of HTTP headers: an object, a list of pairs or objects, or the raw head."""
+    if isinstance(value, str) and value.lstrip()[:1] not in ("{", "["):
+        lines = (line.partition(":") for line in value.splitlines())
+        yield from ((name, content.strip()) for name, colon, content in lines if colon)
+        return
+    pairs = _mapping(value)
+    if pairs is None and isinstance(value, list) and all(isinstance(v, dict) for v in value):
+        pairs = {}
+        for each in value:
+            name = each.get("name", each.get("key"))
+            pairs.setdefault(str(name), []).append(each.get("value"))
+    if pairs is None:
+        raise _BadRowError("bad_value", f"{path} is a {_kind(value)}, not HTTP headers")
+    for name, content in pairs.items():
+        for each in content if isinstance(content, list) else [content]:
+            if each is not None:
+                yield str(name), str(each)[:LONGEST_FIELD]
+
+
+def _kind(value: Any) -> str:
+    return {dict: "object", list: "list", str: "string", bool: "boolean", type(None): "null"}.get(
+        type(value), "number" if isinstance(value, (int, float)) else type(value).__name__
+    )
