@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,7 @@ from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.document_filter import DocumentFilter, FilterTools
 from stamm.corpus.formats import check_kind, is_archive
 from stamm.corpus.inputs import expand, locate
-from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, LedgerRow
+from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, UNSCORED, LedgerRow
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.warc import archived_robots
 from stamm.corpus.tables import TableWriter, part
@@ -81,7 +82,20 @@ def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
     Raises   DataError for an input that cannot be read; RunError with the failed shards when the
              others are done.
     """
-    run_shards(screen_batch(config, workspace), workspace, "screen")
+    manifests = run_shards(screen_batch(config, workspace), workspace, "screen")
+    if line := _lossy_pages_text([manifest["facts"] for manifest in manifests], config):
+        workspace.progress.log(line)
+
+
+def _lossy_pages_text(facts: Sequence[Mapping[str, Any]], config: FilterConfig) -> str:
+    """One line for the terminal about pages that lost much text in extraction; "" without any."""
+    pages, lossy = (sum(shard[key] for shard in facts) for key in ("pages", "lossy_pages"))
+    if not lossy:
+        return ""
+    return (
+        f"{lossy:,} of {pages:,} web pages lost over {config.letters_lost:.0%} of the letters "
+        "of their longer lines in extraction: column letters_lost of the ledger"
+    )
 
 
 def screen_batch(config: FilterConfig, workspace: Workspace) -> ShardedJob:
@@ -123,7 +137,7 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     }
     outputs = {kind: part(kind, task.name) for kind in schemas}
     dropped: Counter[str] = Counter()
-    count = size = 0
+    count = size = pages = lossy_pages = 0
     with ExitStack() as stack:
         tables = {
             kind: stack.enter_context(
@@ -141,6 +155,8 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             stopwatch.add("write")
             count += 1
             size += row.bytes_in
+            pages += row.letters_lost != UNSCORED
+            lossy_pages += row.letters_lost > config.letters_lost
             if row.decision != KEPT:
                 dropped[row.reason] += 1
                 continue
@@ -155,7 +171,7 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
         num_read=count,
         kept=count - dropped.total(),
         dropped=dropped,
-        facts={"input": name, "bytes": size},
+        facts={"input": name, "bytes": size, "pages": pages, "lossy_pages": lossy_pages},
         seconds=stopwatch.seconds,
     )
 
