@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from html import unescape
-from typing import Any
 
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
-from resiliparse.parse.html import HTMLTree
+from resiliparse.parse.html import DocumentNode, ElementNode, HTMLTree
 
 from stamm.base.units import bytes_text
 from stamm.corpus.licences.markup import LicenceMark, licence_marks
@@ -219,7 +218,7 @@ def _texts(tree: HTMLTree) -> tuple[str, str]:
         return "", ""
     plain = _text(tree, _NOT_READ, main_content=False)
     for item_list in tree.document.query_selector_all(_SHALLOW_LISTS)[:_MOST_SHALLOW_LISTS]:
-        _lower(tree, item_list)
+        _lower(tree.document, item_list)
     skipped = (*_MEDIA, *_BOILERPLATE)
     text = _text(tree, skipped) or plain or _text(tree, _MEDIA, main_content=False, noscript=True)
     for selector in _CONTENT_ELEMENTS:
@@ -244,11 +243,11 @@ def _text(
     return text.replace(_GUARD, "").strip()
 
 
-def _lower(tree: HTMLTree, element: Any) -> None:
+def _lower(document: DocumentNode, element: ElementNode) -> None:
     """Move an element some levels down, into divisions of its own."""
-    outer = inner = tree.document.create_element("div")
+    outer = inner = document.create_element("div")
     for _ in range(_LEVELS_OF_A_LIST - 1):
-        below = tree.document.create_element("div")
+        below = document.create_element("div")
         inner.append_child(below)
         inner = below
     element.replace_with(outer)

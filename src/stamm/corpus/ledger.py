@@ -91,7 +91,7 @@ class LedgerRow:
         return asdict(self)
 
 
-LATER_COLUMNS = {"letters_lost": UNSCORED}
+LATER_COLUMNS: dict[str, Any] = {"letters_lost": UNSCORED}
 """Columns that ledgers of earlier versions lack, with the value of their rows."""
 
 _TYPES = {"int": pa.int64(), "float": pa.float64()}
