@@ -39,6 +39,8 @@ class FilterConfig:
                     first pattern that matches an input is used
     fields          names of the fields in JSONL and tables; "": detected
     shortest        documents with fewer characters are dropped
+    letters_lost    pages whose extracted text lacks more than this share of the letters of a
+                    reading without rules are counted and reported; none is dropped for it
     licences        allowed licences; None: all, and markup is not read
     language        language identification; None: language of the input or declared by the page
     quality         quality filters with bounds per language; None: none
@@ -62,6 +64,7 @@ class FilterConfig:
     pii: PiiConfig = field(default_factory=PiiConfig)
     limits: ReadLimits = field(default_factory=ReadLimits)
     shortest: int = 1
+    letters_lost: float = 0.8
     licences: LicenceConfig | None = None
     language: LanguageConfig | None = field(default_factory=LanguageConfig)
     quality: QualityConfig | None = None
@@ -82,6 +85,7 @@ class FilterConfig:
                 "must be PATTERN=URL, each URL with its scheme and without a fragment",
             ),
             ("shortest", self.shortest >= 1, "must be at least 1 character"),
+            ("letters_lost", 0.0 <= self.letters_lost <= 1.0, "must lie in [0, 1]"),
             (
                 "filters",
                 all(map(is_reference, self.filters)),

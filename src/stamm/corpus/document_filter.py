@@ -131,10 +131,12 @@ class DocumentFilter:
         if not record.is_html:
             return ExtractedPage(text=record.content.decode(), lang="", metas=())
         try:
-            return extract(record.content, record.charset, self._config.limits)
+            page = extract(record.content, record.charset, self._config.limits)
         except CostlyPageError as error:
             row.reason, row.detail = error.reason, error.detail
             return None
+        row.letters_lost = page.letters_lost
+        return page
 
     def _filtered_text(
         self, record: InputRecord, row: LedgerRow, page: ExtractedPage, stopwatch: Stopwatch

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from html import unescape
 
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
-from resiliparse.parse.html import HTMLTree
+from resiliparse.parse.html import DocumentNode, ElementNode, HTMLTree
 
 from stamm.base.units import bytes_text
 from stamm.corpus.licences.markup import LicenceMark, licence_marks
@@ -39,21 +41,69 @@ _CLOSED_AT_ONCE = re.compile(
 )
 _OPTION = re.compile(r"<option[\s/>]", re.IGNORECASE)
 
+# resiliparse 2.0.1 takes a text node of one character from U+0800 to U+FFFF for an icon and deletes
+# it. A noncharacter behind it, which no text contains, prevents that.
+_GUARD = "\ufdd0"
+_LONE = re.compile(r">\s*(&[#\w]{1,9};?|[\u0800-\udfff\uf900-\uffff])(?=\s*<)")
+# It also deletes inline elements by class, rel or name (time) in the middle of a sentence: those
+# that directly follow text are left without attributes.
+_INLINE = re.compile(
+    r"<(?:(?<=[^>\s]<)|(?<=[^>\s]\s<))(a|abbr|b|bdi|cite|code|data|del|em|font|i|ins|kbd|label|mark|q|s|"
+    r"samp|small|span|strong|sub|sup|time|u|var)\b[^<>]*>",
+    re.IGNORECASE,
+)
+_WITHOUT_RULES = ("time", "label")
+# And it takes a list fewer than four levels below body for navigation.
+_SHALLOW_LISTS = "body > ul, body > * > ul, body > * > * > ul"
+_LEVELS_OF_A_LIST = 4
+_MOST_SHALLOW_LISTS = 1000
+
+_MEDIA = (
+    *("img", "area", "svg", "object", "embed", "video", "audio", "figcaption", "rt", "rp"),
+    "figure:not(:has(p,pre,table,ul,ol,blockquote))",
+)
+_NOT_THE_PAGE = ":not(body,html,main,article,h1,:has(h1,article,main))"
+# Parts of class names and identifiers. Measured on the development half of the public pages: each
+# removes more unwanted than wanted passages (docs/log/2026-11-26-extraction.md).
+_BOILERPLATE_NAMES = (
+    *("advert", "author", "bio", "breadcrumb", "byline", "categories", "comment", "cookie"),
+    *("copyright", "disqus", "entry-meta", "footer", "infobox", "kommentar", "login", "metadata"),
+    *("modal", "more-", "newsletter", "noprint", "pagination", "post-meta", "postmeta", "prev"),
+    *("promo", "rating", "recommend", "related", "reply", "respond", "share-", "signup", "subscri"),
+)
+_BOILERPLATE = (
+    f"footer{_NOT_THE_PAGE}",
+    f"form{_NOT_THE_PAGE}",
+    ":is("
+    + ",".join(f'[{key}*="{name}" i]' for name in _BOILERPLATE_NAMES for key in ("class", "id"))
+    + f"){_NOT_THE_PAGE}",
+)
+# The element with the content, if there is just one such and it has most of the text.
+_CONTENT_ELEMENTS = ('[itemprop~="articleBody"]', "article")
+_MOST_OF_THE_TEXT = 0.7
+
+# The second reading has no rules but these.
+_NOT_READ = ("nav", "header", "footer", "aside", "form", "figure", *_MEDIA[:-1])
+_LONG_LINE = 20  # letters; shorter lines are often links and labels
+_LIST_ITEM = re.compile(r"\s*(?:•|\d+\.)?\s*")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractedPage:
     """Text and metadata of a page.
 
-    text    main content, one paragraph per line
-    lang    the language the page declares, unchecked ("" when none)
-    metas   name in lower case and content of its first 100 meta elements that have both
-    marks   licences named in its markup
+    text           main content, one paragraph per line
+    lang           the language the page declares, unchecked ("" when none)
+    metas          name in lower case and content of its first 100 meta elements that have both
+    marks          licences named in its markup
+    letters_lost   share of the letters of a reading without rules that `text` lacks (`letters_lost`)
     """
 
     text: str
     lang: str
     metas: tuple[tuple[str, str], ...]
     marks: tuple[LicenceMark, ...] = ()
+    letters_lost: float = 0.0
 
 
 class CostlyPageError(Exception):
@@ -129,17 +179,98 @@ def _count(pattern: re.Pattern[str], text: str) -> int:
 
 
 def _page(html: str, tags: int, limits: ReadLimits) -> ExtractedPage:
-    tree = HTMLTree.parse(html)
+    tree = HTMLTree.parse(_protected(html))
     deepest = min(limits.html_depth, max(1, _MOST_LEVELS // max(1, tags)))
     # A cell also opens table body and row: a tree may be twice as deep as its number of tags.
     if 2 * tags + 3 > deepest and _deeper_than(tree, deepest):
         raise CostlyPageError("html_too_deep", f"over {deepest} levels of elements in {tags} tags")
-    text = extract_plain_text(tree, main_content=True, alt_texts=False)
     root = tree.document.first_element_child if tree.document is not None else None
     lang = (root.get_attribute("lang") or "") if root is not None else ""
+    metas = _metas(tree)
+    marks = licence_marks(html, HTMLTree.parse(html)) if "icense" in html else ()
+    text, plain = _texts(tree)
     return ExtractedPage(
-        text=text.strip(), lang=lang[:35], metas=_metas(tree), marks=licence_marks(html, tree)
+        text=text, lang=lang[:35], metas=metas, marks=marks, letters_lost=letters_lost(plain, text)
     )
+
+
+def _protected(html: str) -> str:
+    """The page with what the rules of resiliparse for single nodes would delete, marked or bare."""
+    bare = _INLINE.sub(_without_attributes, html)
+    return _LONE.sub(_guarded, f">{bare}<")[1:-1]
+
+
+def _without_attributes(tag: re.Match[str]) -> str:
+    return "<span>" if tag[1].lower() in _WITHOUT_RULES else f"<{tag[1]}>"
+
+
+def _guarded(node: re.Match[str]) -> str:
+    icon = "\ue000" <= unescape(node[1]) <= "\uf8ff"  # of an icon font, in the private use area
+    return node[0] if icon else node[0] + _GUARD
+
+
+def _texts(tree: HTMLTree) -> tuple[str, str]:
+    """Main content of a page, and all its text but navigation and media; changes the tree.
+
+    A page in which the rules leave nothing is read without them, and last with its noscript.
+    """
+    if tree.document is None or tree.body is None:
+        return "", ""
+    plain = _text(tree, _NOT_READ, main_content=False)
+    for item_list in tree.document.query_selector_all(_SHALLOW_LISTS)[:_MOST_SHALLOW_LISTS]:
+        _lower(tree.document, item_list)
+    skipped = (*_MEDIA, *_BOILERPLATE)
+    text = _text(tree, skipped) or plain or _text(tree, _MEDIA, main_content=False, noscript=True)
+    for selector in _CONTENT_ELEMENTS:
+        elements = tree.body.query_selector_all(selector)
+        if len(elements) == 1:
+            tree.body.replace_children(elements[0])
+            content = _text(tree, skipped)
+            return (content if len(content) >= _MOST_OF_THE_TEXT * len(text) else text), plain
+    return text, plain
+
+
+def _text(
+    tree: HTMLTree, skipped: Iterable[str], main_content: bool = True, noscript: bool = False
+) -> str:
+    text = extract_plain_text(
+        tree,
+        main_content=main_content,
+        comments=False,
+        noscript=noscript,
+        skip_elements=list(skipped),
+    )
+    return text.replace(_GUARD, "").strip()
+
+
+def _lower(document: DocumentNode, element: ElementNode) -> None:
+    """Move an element some levels down, into divisions of its own."""
+    outer = inner = document.create_element("div")
+    for _ in range(_LEVELS_OF_A_LIST - 1):
+        below = document.create_element("div")
+        inner.append_child(below)
+        inner = below
+    element.replace_with(outer)
+    inner.append_child(element)
+
+
+def letters_lost(plain: str, text: str) -> float:
+    """Share of the letters in the long lines of `plain` whose line is not a line of `text`, 0 to 1.
+
+    A line that lost a single character counts whole.
+    """
+    lines = {_letters(line) for line in text.split("\n")}
+    total = lost = 0
+    for line in plain.split("\n"):
+        letters = _letters(line)
+        if len(letters) >= _LONG_LINE:
+            total += len(letters)
+            lost += 0 if letters in lines else len(letters)
+    return lost / total if total else 0.0
+
+
+def _letters(line: str) -> str:
+    return "".join(_LIST_ITEM.sub("", line, count=1).split())
 
 
 def _as_json(html: str, tags: int, limits: ReadLimits) -> bytes:
@@ -160,20 +291,19 @@ def _from_json(result: bytes) -> ExtractedPage:
         lang=page["lang"],
         metas=tuple((name, content) for name, content in page["metas"]),
         marks=tuple(LicenceMark(**mark) for mark in page["marks"]),
+        letters_lost=page["letters_lost"],
     )
 
 
 def _metas(tree: HTMLTree) -> tuple[tuple[str, str], ...]:
     if tree.head is None:
         return ()
-    found: list[tuple[str, str]] = []
-    for element in tree.head.get_elements_by_tag_name("meta"):
-        if element.hasattr("name") and element.hasattr("content"):
-            name = (element.get_attribute("name") or "")[:_META_LETTERS]
-            found.append((name.lower(), (element.get_attribute("content") or "")[:_META_LETTERS]))
-            if len(found) == _META_TAGS:
-                break
-    return tuple(found)
+    elements = tree.head.query_selector_all("meta[name][content]")[:_META_TAGS]
+    pairs = ((meta.get_attribute("name"), meta.get_attribute("content")) for meta in elements)
+    return tuple(
+        ((name or "")[:_META_LETTERS].lower(), (content or "").replace(_GUARD, "")[:_META_LETTERS])
+        for name, content in pairs
+    )
 
 
 def _deeper_than(tree: HTMLTree, limit: int) -> bool:

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,7 @@ from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.document_filter import DocumentFilter, FilterTools
 from stamm.corpus.formats import check_kind, is_archive, is_repository
 from stamm.corpus.inputs import expand, locate
-from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, LedgerRow
+from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, UNSCORED, LedgerRow
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.rows import FieldUse, field_lines
 from stamm.corpus.readers.warc import archived_robots
@@ -88,6 +89,19 @@ def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
     manifests = run_shards(screen_batch(config, workspace), workspace, "screen")
     for line in field_lines(manifest["facts"] for manifest in manifests):
         workspace.progress.log(line)
+    if line := _lossy_pages_text([manifest["facts"] for manifest in manifests], config):
+        workspace.progress.log(line)
+
+
+def _lossy_pages_text(facts: Sequence[Mapping[str, Any]], config: FilterConfig) -> str:
+    """One line for the terminal about pages that lost much text in extraction; "" without any."""
+    pages, lossy = (sum(shard[key] for shard in facts) for key in ("pages", "lossy_pages"))
+    if not lossy:
+        return ""
+    return (
+        f"{lossy:,} of {pages:,} web pages lost over {config.letters_lost:.0%} of the letters "
+        "of their longer lines in extraction: column letters_lost of the ledger"
+    )
 
 
 def screen_batch(config: FilterConfig, workspace: Workspace) -> ShardedJob:
@@ -129,7 +143,7 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     }
     outputs = {kind: part(kind, task.name) for kind in schemas}
     dropped: Counter[str] = Counter()
-    count = size = documents = addresses = 0
+    count = size = documents = addresses = pages = lossy_pages = 0
     with ExitStack() as stack:
         tables = {
             kind: stack.enter_context(
@@ -150,6 +164,8 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             documents += isinstance(record, InputRecord)
             addresses += bool(row.url)
             size += row.bytes_in
+            pages += row.letters_lost != UNSCORED
+            lossy_pages += row.letters_lost > config.letters_lost
             if row.decision != KEPT:
                 dropped[row.reason] += 1
                 continue
@@ -166,7 +182,13 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
         num_read=count,
         kept=count - dropped.total(),
         dropped=dropped,
-        facts={"input": name, "bytes": size, **use.facts()},
+        facts={
+            "input": name,
+            "bytes": size,
+            "pages": pages,
+            "lossy_pages": lossy_pages,
+            **use.facts(),
+        },
         seconds=stopwatch.seconds,
     )
 

@@ -41,6 +41,8 @@ class LedgerRow:
     language_own, language_other   predictions of stamm's model and CLD2, with their scores
     quality_basis   reference texts of the bounds that the document was checked against
     toxicity, quality   scores of the classifiers; -1 without one
+    letters_lost    of a web page: share of the letters of a reading without rules that the
+                    extracted text lacks (extract.letters_lost); -1 otherwise
     pii_*           values replaced
     bytes_in        of the text or body as read; of the line if it cannot be read
     bytes_out       of the text kept
@@ -65,6 +67,7 @@ class LedgerRow:
     quality_basis: str = ""
     toxicity: float = UNSCORED
     quality: float = UNSCORED
+    letters_lost: float = UNSCORED
     date: str = ""
     decision: str = DROPPED
     reason: str = ""
@@ -88,6 +91,9 @@ class LedgerRow:
         """The row as column name and value."""
         return asdict(self)
 
+
+LATER_COLUMNS: dict[str, Any] = {"letters_lost": UNSCORED}
+"""Columns that ledgers of earlier versions lack, with the value of their rows."""
 
 _TYPES = {"int": pa.int64(), "float": pa.float64()}
 LEDGER_SCHEMA = pa.schema(

@@ -10,7 +10,7 @@ from typing import Any
 
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.ledger import ALIGNMENT, LEDGER_SCHEMA
+from stamm.corpus.ledger import ALIGNMENT, LATER_COLUMNS, LEDGER_SCHEMA
 from stamm.corpus.query import Query, opened, pattern
 from stamm.corpus.tables import parts
 from stamm.runs.run_sharded import cores
@@ -54,19 +54,20 @@ def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> LedgerMatches:
         name: pattern(value) if _operator(value) == "glob" else value
         for name, value in wanted.items()
     }
-    names = LEDGER_SCHEMA.names
     with (
         tempfile.TemporaryDirectory() as spill,
         opened(Path(spill), _MEMORY_GIB, cores()) as query,
     ):
         query.view("ledger", files)
+        there = {column for column, *_ in query.rows("describe ledger")}
+        names = [name for name in LEDGER_SCHEMA.names if name in there or name not in LATER_COLUMNS]
         ((count,),) = query.rows(f"select count(*) from ledger where {where}", values)
         rows = query.rows(
             f"select {', '.join(names)} from ledger where {where} "
             f"order by url, document_id, input_file, input_position limit {int(limit)}",
             values,
         )
-        found = [dict(zip(names, row, strict=True)) for row in rows]
+        found = [LATER_COLUMNS | dict(zip(names, row, strict=True)) for row in rows]
         stretches = _token_ranges(query, run, [row["document_id"] for row in found])
     for row in found:
         row["tokens"] = stretches.get(row["document_id"], []) if row["decision"] == "kept" else []

@@ -37,7 +37,14 @@ from stamm.corpus.deletions import (
     unmatched_text,
 )
 from stamm.corpus.inputs import expand
-from stamm.corpus.ledger import DOCUMENTS_SCHEMA, DROPPED, KEPT, LEDGER_SCHEMA, PLANTED
+from stamm.corpus.ledger import (
+    DOCUMENTS_SCHEMA,
+    DROPPED,
+    KEPT,
+    LATER_COLUMNS,
+    LEDGER_SCHEMA,
+    PLANTED,
+)
 from stamm.corpus.opt_out_config import ReplayConfig
 from stamm.corpus.query import Query, opened
 from stamm.corpus.records import Signals
@@ -76,8 +83,9 @@ def replay(config: ReplayConfig, workspace: Workspace) -> None:
     """
     folder, corpus = workspace.folder, workspace.inputs["corpus"]
     remove_leftovers(folder)
+    required = pa.schema([field for field in LEDGER_SCHEMA if field.name not in LATER_COLUMNS])
     for path in parts(corpus, "ledger"):
-        require_columns(path, LEDGER_SCHEMA)
+        require_columns(path, required)
     lists = {role: expand(getattr(config, role), f"replay.{role}") for role in _ROLES}
     with opened(folder, config.memory_gib, cores()) as query:
         query.view("ledger", parts(corpus, "ledger"))
@@ -125,7 +133,8 @@ def replay_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             stack.enter_context(TableWriter(stack.enter_context(atomic(job.folder / file)), schema))
             for file, schema in zip(outputs.values(), schemas, strict=True)
         )
-        for row in read_rows(Path(task.inputs["ledger"])):
+        for stored in read_rows(Path(task.inputs["ledger"])):
+            row = LATER_COLUMNS | stored
             keys = deletions.keys(row["url"], row["document_id"])
             if row["decision"] != KEPT:
                 out_before.update(keys)

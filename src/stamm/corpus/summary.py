@@ -12,6 +12,7 @@ from stamm.corpus.reasons import reason_text
 
 SUMMARY = "summary.json"
 _HOSTS_SHOWN = 100
+_PERCENTILES = (50, 90, 99)
 _OWN = f"consent <> '{PLANTED}'"
 _KEPT = f"decision = '{KEPT}'"
 
@@ -43,6 +44,7 @@ def summarise(query: Query) -> dict[str, Any]:
             )
         ),
         "absolute_rules": _absolute_rules(query),
+        "letters_lost": _letters_lost(query),
         "pii_replaced": _pii(query),
         "kept_by_language": _table(query, "language", f"{_OWN} and {_KEPT}", "bytes_out"),
         "by_split": dict(
@@ -95,6 +97,17 @@ def _absolute_rules(query: Query) -> dict[str, int]:
         f"consent = 'robots_allows' and contains(rule, '{ABSOLUTE_URL_RULES}')"
     )
     return {"documents": documents, "hosts": hosts}
+
+
+def _letters_lost(query: Query) -> dict[str, float]:
+    """Web pages of which text was extracted, and percentiles of the share of letters they lost."""
+    ((pages, *shares),) = query.rows(
+        "select count(*), "
+        + ", ".join(f"coalesce(quantile_disc(letters_lost, {p / 100}), 0.0)" for p in _PERCENTILES)
+        + f" from ledger where {_OWN} and letters_lost >= 0"
+    )
+    names = [f"p{percentile}" for percentile in _PERCENTILES]
+    return {"pages": pages, **dict(zip(names, shares, strict=True))}
 
 
 def _pii(query: Query) -> dict[str, int]:

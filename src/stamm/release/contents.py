@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA
+from stamm.corpus.ledger import KEPT, LATER_COLUMNS, LEDGER_SCHEMA
 from stamm.corpus.tables import parts, read_rows, write_rows
 from stamm.release.config import ReleaseConfig
 from stamm.release.facts import ReleaseFacts
@@ -86,7 +86,7 @@ def write_kept_ledger(facts: ReleaseFacts, folder: Path) -> list[tuple[str, str,
                 count = counts.setdefault((row["source"], row["licence"]), [0, 0])
                 count[0] += 1
                 count[1] += row["bytes_out"]
-                yield row
+                yield LATER_COLUMNS | row
 
     schema = pa.schema([field for field in LEDGER_SCHEMA if field.name not in _NOT_PUBLISHED])
     for path in [] if facts.corpus is None else parts(facts.corpus, "ledger"):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-from corpus_inputs import page
+import json
+from pathlib import Path
 
-from stamm.corpus.extract import CostlyPageError, decode, extract
+import pytest
+from corpus_inputs import page, warc_response
+
+from stamm.base.console import NoProgress
+from stamm.corpus.config import CorpusConfig
+from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.extract import CostlyPageError, decode, extract, letters_lost
 from stamm.corpus.language.declared import declared_language
 from stamm.corpus.limits import ReadLimits
+from stamm.corpus.tables import read_parts
+from tests.unit.small_corpus import build_corpus
 
 LIMITS = ReadLimits()
 
@@ -42,6 +50,142 @@ def test_nesting_is_bounded_before_text_is_extracted(monkeypatch: pytest.MonkeyP
     # Many elements side by side are no depth.
     shallow = ReadLimits(html_depth=20)
     assert extract(b"<p>word</p>" * 20_000, None, shallow).text.count("word") == 20_000
+
+
+STRUCTURES = {
+    "list near body": (
+        "<ul><li>two hundred grams of flour</li><li>three eggs</li></ul>",
+        "  • two hundred grams of flour\n  • three eggs",
+    ),
+    "nested lists": (
+        "<ol><li>one</li><li>two<ul><li>inner</li></ul></li></ol>",
+        "  1. one\n  2. two\n    • inner",
+    ),
+    "table": (
+        "<table><tr><th>A</th><th>B</th></tr><tr><td>1</td><td>2</td></tr></table>",
+        "A\t\tB\n1\t\t2",
+    ),
+    "headings": ("<h2>Second</h2><p>Text.</p><h3>Third</h3>", "Second\n\nText.\n\nThird"),
+    "code": (
+        "<pre><code>def f(x):\n    if x:\n\n        return 1</code></pre>",
+        "def f(x):\n    if x:\n\n        return 1",
+    ),
+    "code in a figure": (
+        "<figure class='highlight'><pre>a &lt; b\n  c</pre></figure>",
+        "a < b\n  c",
+    ),
+    "table in a figure": (
+        "<figure><table><tr><td>cell</td></tr></table><figcaption>drawn by</figcaption></figure>",
+        "cell",
+    ),
+    "picture": ("<figure><img alt='a cat'><figcaption>Cat</figcaption></figure>", ""),
+    "ruby": ("<p><ruby>新<rp>(</rp><rt>あたら</rt><rp>)</rp></ruby>しい橋</p>", "新しい橋"),
+    "definition list": ("<dl><dt>Term</dt><dd>Meaning</dd></dl>", "Term\nMeaning"),
+    "quotation": ("<blockquote><p>Quoted.</p></blockquote>", "Quoted."),
+    "line breaks": ("<p>one<br>two</p>", "one\ntwo"),
+    "inline elements": (
+        "<p>On <time datetime=2020>5 May</time> by <a rel=author class=author>Ann</a>, see "
+        "<a rel=tag>this</a> and <span class=email>that</span> for <b>2</b>–<b>3</b> €.</p>",
+        "On 5 May by Ann, see this and that for 2–3 €.",
+    ),
+    "icons": ("<p>Read<i>\ue001</i><a href=#a>¶</a> this</p>", "Read this"),
+}
+
+
+@pytest.mark.parametrize("around", ["body", "main", "article", "div"])
+@pytest.mark.parametrize(("html", "text"), STRUCTURES.values(), ids=STRUCTURES.keys())
+def test_structure_is_kept(html: str, text: str, around: str) -> None:
+    before, after = "This paragraph comes first.", "And this one is the last."
+    body = f"<{around}><p>{before}</p>{html}<p>{after}</p></{around}>"
+    found = extract(body.encode(), None, LIMITS).text
+    assert found.startswith(before) and found.endswith(after)
+    assert found[len(before) : -len(after)].strip("\n") == text
+
+
+def test_boilerplate_and_comments_are_left_out() -> None:
+    html = (
+        "<header><p>Our site</p></header><nav><ul><li><a href=/>Home</a></ul></nav>"
+        "<article><h1>Title</h1><p>The text of the article is here.</p>"
+        "<div class='related-posts'><p>Related text.</p></div></article>"
+        "<div id='comments'><p>A comment by a reader.</p></div><footer><p>Imprint</p></footer>"
+    )
+    assert extract(html.encode(), None, LIMITS).text == "Title\n\nThe text of the article is here."
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<div class='modal'><p>All of the text.</p></div>",
+        "<div hidden><p>All of the text.</p></div>",
+        "<noscript><p>All of the text.</p></noscript>",
+        "<footer><p>All of the text.</p></footer>",
+    ],
+)
+def test_a_page_of_which_the_rules_leave_nothing_is_read_without_them(html: str) -> None:
+    assert extract(html.encode(), None, LIMITS).text == "All of the text."
+
+
+def test_markup_is_read_as_it_was_written() -> None:
+    head = '<meta name="a" content="x>京<y"><script type="application/ld+json">{"license": "é"}</script>'
+    text = "Text under <a rel='license' href='https://creativecommons.org/licenses/by/4.0/'>BY</a>."
+    found = extract(page(text, head), None, LIMITS)
+    assert found.metas == (("a", "x>京<y"),)
+    assert [mark.value for mark in found.marks] == [
+        "https://creativecommons.org/licenses/by/4.0/",
+        '{"license": "é"}',
+    ]
+    assert found.text == "Text under BY."
+
+
+LINE = "a line of more than twenty letters"
+OTHER = "another line that is as long as it"
+
+
+@pytest.mark.parametrize(
+    ("plain", "text", "share"),
+    [
+        ("", "", 0),
+        (LINE, "", 1),
+        (LINE, LINE, 0),
+        (LINE, LINE.replace("m", ""), 1),
+        (f"{LINE}\nshort", LINE, 0),
+        (f"{LINE}\n{LINE}{OTHER}", LINE, 55 / 83),
+        (f"• {LINE}\n  12. {OTHER}", f"12. {LINE}\n    • {OTHER}", 0),
+    ],
+)
+def test_letters_lost(plain: str, text: str, share: float) -> None:
+    assert letters_lost(plain, text) == pytest.approx(share)
+
+
+def test_pages_that_lose_much_of_their_text_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such pages are kept; the count is in the manifest, the ledger, the summary and one line."""
+    bodies = [f"<p>{LINE} {word}</p>" for word in ("one", "two")]
+    bodies[1] += f"<div class=modal><p>{OTHER}. {LINE * 9}</p></div>"
+    records = [
+        warc_response(f"https://a.example/{n}", body.encode()) for n, body in enumerate(bodies)
+    ]
+    archive = tmp_path / "pages.warc"
+    archive.write_bytes(b"".join(records))
+    config = CorpusConfig(
+        inputs=(str(archive),), consent=ConsentConfig(unknown_host="allow"), held_out=0.0
+    )
+    told: list[str] = []
+    monkeypatch.setattr(NoProgress, "log", lambda _, text: told.append(text))
+    folder = build_corpus(config, tmp_path)
+    assert told == [
+        "1 of 2 web pages lost over 80% of the letters of their longer lines in extraction: column "
+        "letters_lost of the ledger"
+    ]
+    rows = sorted(read_parts(folder, "ledger"), key=lambda row: str(row["url"]))
+    assert [row["decision"] for row in rows] == ["kept", "kept"]
+    assert rows[0]["letters_lost"] == 0 and rows[1]["letters_lost"] > 0.8
+    manifest = json.loads((tmp_path / "screened" / "manifests" / "00000.json").read_text())
+    assert (manifest["facts"]["pages"], manifest["facts"]["lossy_pages"]) == (2, 1)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["letters_lost"]["pages"] == 2
+    assert summary["letters_lost"]["p99"] == rows[1]["letters_lost"]
 
 
 @pytest.mark.parametrize(

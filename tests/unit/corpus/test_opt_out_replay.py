@@ -7,10 +7,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from finished_corpus import Finished, left, rows, snapshot, withdrawn
 
 from stamm.base.errors import DataError
+from stamm.corpus.ledger import LATER_COLUMNS
+from stamm.corpus.lookup import look_up
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.shuffle import verify
 from stamm.corpus.tables import read_parts, read_rows
@@ -43,6 +46,17 @@ def test_newer_robots_take_out_what_they_refuse_and_nothing_else(finished: Finis
         lost = sum(row["bytes"] for row in gone.values() if row["language"] == name)
         assert entry["withdrawn_bytes"] == lost
         assert entry["share"] == round(lost / entry["bytes"], 6)
+
+
+def test_a_corpus_of_an_earlier_version_is_replayed_and_looked_up(finished: Finished) -> None:
+    for path in (finished.run / "corpus").glob("ledger-*.parquet"):
+        pq.write_table(pq.read_table(path).drop_columns(list(LATER_COLUMNS)), path)
+    (row,) = look_up(finished.run, {"url": "https://site1.example/page/1"}, 5).rows
+    assert row["letters_lost"] == -1
+    folder = finished.replay(domains="site4.example\n")
+    ledger = list(read_parts(folder / "corpus", "ledger"))
+    assert {row["letters_lost"] for row in ledger} == {-1}
+    assert sum(row["decision"] == "kept" for row in ledger) == len(left(folder))
 
 
 def test_token_ranges_hold_the_withdrawn_texts_and_nothing_else(finished: Finished) -> None:

@@ -35,6 +35,16 @@ class AbsoluteRules:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LettersLost:
+    """Web pages, and percentiles of the share of letters that extraction left out of them."""
+
+    pages: int = 0
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class WithdrawnSum:
     """Documents and bytes of one language before a replay, and those that it withdrew."""
 
@@ -92,6 +102,7 @@ class CorpusSummary:
     dropped_by_reason: Mapping[str, DocumentSum]
     documents_by_consent: Mapping[str, int]
     absolute_rules: AbsoluteRules = field(default_factory=AbsoluteRules)
+    letters_lost: LettersLost = field(default_factory=LettersLost)
     pii_replaced: Mapping[str, int]
     kept_by_language: Mapping[str, DocumentSum]
     by_split: Mapping[str, DocumentSum]
