@@ -31,7 +31,7 @@ from stamm.models.guide_draws import guide_uses
 from stamm.models.linear import structured_linears
 from stamm.models.lora import lora_sizes
 from stamm.optim.schedules import BatchPlan
-from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.config import DecoderTrainingConfig
 from stamm.pretrain.dataset import BatchT, TrainingSequences
 
 
@@ -46,7 +46,7 @@ class SequenceObjective(Objective, Generic[BatchT]):
 
     def __init__(
         self,
-        config: PretrainConfig,
+        config: DecoderTrainingConfig,
         decoder: Decoder,
         windows: TrainingSequences[BatchT],
         world: DistributedContext,
@@ -59,7 +59,7 @@ class SequenceObjective(Objective, Generic[BatchT]):
             raise ConfigError(what, fix=fix)
         self._shard = SequenceShard(world, config.context)
         for stage in config.batch:
-            self._shard.rows(0, stage.size)
+            self._shard.check_batch(stage.size)
         long = config.engine.precision == "float32"
         self._dtype = torch.float32 if long else torch.bfloat16
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="sequences")
@@ -82,8 +82,8 @@ class SequenceObjective(Objective, Generic[BatchT]):
         """This process's part of the step; on a CPU split further, for its threads."""
         self.decoder.begin_step(step, self.num_steps, self._config.seed)
         batches = self._read(step)
-        mine = self._plan.step(step - 1).size // self._world.data
-        largest = self._config.largest_micro_batch(mine)
+        most = self._shard.largest(self._plan.step(step - 1).size)
+        largest = self._config.largest_micro_batch(most)
         self._count = self.total_count(batches)
         self.begin_step(batches)
         guides = tuple(one.guided for _, one in structured_linears(self.decoder))
@@ -117,9 +117,13 @@ class SequenceObjective(Objective, Generic[BatchT]):
         return self.step_loss(batch.to(self._world.device), float(count))
 
     def learning_rate(self, step: int) -> float:
-        """Learning rate of the step, by the sequences trained on when it ends."""
+        """Learning rate of the step, by the sequences trained on when it ends.
+
+        Edge   in the middle of a partial last step: the rate at the end of a run may be 0
+        """
         span = self._plan.step(step - 1)
-        return self._config.schedule.rate(span.first + span.size, self.total_sequences)
+        trained = span.size // 2 if span.is_partial else span.size
+        return self._config.schedule.rate(span.first + trained, self.total_sequences)
 
     def num_items(self, step: int) -> float:
         """Tokens of the step."""
@@ -178,10 +182,14 @@ class SequenceObjective(Objective, Generic[BatchT]):
 
     def _rows(self, step: int) -> list[BatchT]:
         span = self._plan.step(step - 1)
-        mine = self._shard.rows(self._config.first_sequence + span.first, span.size)
+        return self._part(self._config.first_sequence + span.first, span.size)
+
+    def _part(self, first: int, count: int) -> list[BatchT]:
+        """This process's part of `count` sequences, in as many pieces as that of every other process."""
+        mine = self._shard.rows(first, count)
         pieces = [
             piece
-            for micro in _cut(mine, self._config.parts(len(mine)))
+            for micro in _cut(mine, self._config.parts(self._shard.largest(count)))
             for piece in _cut(micro, self._pieces(len(micro)))
         ]
         return [self._windows.batch(piece.start, len(piece)) for piece in pieces]

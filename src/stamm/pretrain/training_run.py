@@ -51,7 +51,7 @@ from stamm.models.lora import lora_sizes
 from stamm.models.serialization import describe_decoder, save_decoder
 from stamm.optim.config import CustomOptimizer
 from stamm.optim.custom import optimizer_file
-from stamm.pretrain.config import NEXT_TOKEN, PretrainConfig
+from stamm.pretrain.config import DecoderTrainingConfig
 from stamm.pretrain.dataset import TrainingSequences
 from stamm.pretrain.kernel_choice import (
     Choices,
@@ -103,20 +103,19 @@ class TrainingKind:
 
     name             of the job: "pretrain", "finetune"
     open_data        opens the data and checks every byte; called on every process
-    make_objective   None: the objective that the configuration names
-    start            weights to start from; None: as the configuration has it
+    start            weights to start from; None: random weights
     save             writes the trained model: its configuration, its weights by name, its folder
     """
 
     name: str
     open_data: Callable[[DistributedContext], TrainingData]
-    make_objective: MakeObjective | None = None
+    make_objective: MakeObjective
     start: InitialCheckpoint | None = None
     save: Callable[[DecoderConfig, dict[str, Tensor], Path], None] = save_trained
 
 
 @report_lost_peers()
-def train_run(config: PretrainConfig, workspace: Workspace, kind: TrainingKind) -> None:
+def train_run(config: DecoderTrainingConfig, workspace: Workspace, kind: TrainingKind) -> None:
     """Train `config.model` from the newest checkpoint when there is one, and write the files of an arm.
 
     Raises   what `pretrain.train.train_decoder` raises; DataError when the run was started with other
@@ -131,7 +130,7 @@ def train_run(config: PretrainConfig, workspace: Workspace, kind: TrainingKind) 
 
 
 def _train(
-    config: PretrainConfig, workspace: Workspace, kind: TrainingKind, device: torch.device
+    config: DecoderTrainingConfig, workspace: Workspace, kind: TrainingKind, device: torch.device
 ) -> None:
     folder, progress = workspace.folder, workspace.progress
     short = config.engine.precision != "float32"
@@ -194,7 +193,7 @@ def _train(
 
 
 def _choices(
-    config: PretrainConfig, per_epoch: int, world: DistributedContext, folder: Path
+    config: DecoderTrainingConfig, per_epoch: int, world: DistributedContext, folder: Path
 ) -> Choices:
     """The kernels recorded when the run started, or new choices."""
     path = folder / "manifest.json"
@@ -206,7 +205,7 @@ def _choices(
 
 
 def _note_manifest(
-    config: PretrainConfig,
+    config: DecoderTrainingConfig,
     workspace: Workspace,
     kind: TrainingKind,
     data: TrainingData,
@@ -280,22 +279,19 @@ def _recorded_hash(manifest: Path, name: str) -> str:
         return "" if name in _USER_CODE else "unknown"
 
 
-def _user_code(config: PretrainConfig) -> dict[str, dict[str, str]]:
+def _user_code(config: DecoderTrainingConfig) -> dict[str, dict[str, str]]:
     """The user's objective and optimizer, each with the hash of its source file; {} for built-in ones."""
-    files: dict[str, tuple[str, Path]] = {}
-    if config.objective != NEXT_TOKEN:
-        objective = load_objective(config.objective)
-        files["objective"] = (config.objective, source_file(config.objective, objective))
+    code, files = config.user_code(), {}
+    if "objective" in code:
+        objective = load_objective(code["objective"])
+        files["objective"] = source_file(code["objective"], objective)
     if isinstance(config.optimizer, CustomOptimizer):
-        files["optimizer"] = (config.optimizer.reference, optimizer_file(config.optimizer))
-    return {
-        name: {"path": reference, "sha256": sha256_file(file)}
-        for name, (reference, file) in files.items()
-    }
+        files["optimizer"] = optimizer_file(config.optimizer)
+    return {name: {"path": code[name], "sha256": sha256_file(file)} for name, file in files.items()}
 
 
 def _summary(
-    config: PretrainConfig, data: TrainingData, trained: TrainedModel, folder: Path
+    config: DecoderTrainingConfig, data: TrainingData, trained: TrainedModel, folder: Path
 ) -> dict[str, Any]:
     primary_metric = trained.objective.primary_metric
     per_sequence = training_flops(config.model, config.context, **lora_sizes(trained.decoder))
@@ -332,7 +328,7 @@ def _summary(
 
 
 def _timing(
-    config: PretrainConfig,
+    config: DecoderTrainingConfig,
     folder: Path,
     trained: TrainedModel,
     world: DistributedContext,

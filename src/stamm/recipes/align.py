@@ -11,7 +11,7 @@ from stamm.align.data.prepare_config import PrepareConfig
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
-from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
 from stamm.align.training.loss_config import (
     DPO,
     KTO,
@@ -261,7 +261,7 @@ class PreferenceRecipe:
             last = number == self.rounds
             arm = self.name if last else f"{self.name}-{name}"
             training = training_steps(
-                replace(self.train, context=context),
+                FineTuneJobConfig.of(self.train, context=context),
                 arm,
                 policy,
                 data=prepared.folder,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.align.training import job
-from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.finetune_config import FineTuneJobConfig
 from stamm.align.training.loss_config import (
     DPO,
     KTO,
@@ -53,7 +53,7 @@ def train(asked: dict[str, Any]) -> None:
     name = asked["loss"]
     parallel = Parallel(context=asked.get("context", 1), tensor=asked.get("tensor", 1))
     engine = EngineConfig(threads=1, compile="off", checkpoint_every=3, parallel=parallel)
-    config: FineTuneConfig = finetuned.config(
+    config: FineTuneJobConfig = finetuned.config(
         LOSSES[name],
         batch=(BatchStage(size=BATCH),),
         sequences=STEPS * BATCH,

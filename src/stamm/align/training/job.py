@@ -11,7 +11,7 @@ Checked  tests/unit/align/test_finetune.py
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ import torch
 from stamm.align.data.encoded import EncodedAnswer, EncodedExamples
 from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary
-from stamm.align.training.answer_dataset import AnswerBatch, AnswerSequences
+from stamm.align.training.answer_dataset import AnswerSequences
 from stamm.align.training.chat_dataset import ChatWindows
 from stamm.align.training.chosen_settings import apply_chosen
-from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import KTO, SFT, BradleyTerry, Loss, needs_reference
+from stamm.align.training.finetune_config import FineTuneJobConfig, FineTuneRun
+from stamm.align.training.loss_config import KTO, SFT, BradleyTerry, needs_reference
 from stamm.align.training.loss_data import check_data, desirable_answers, with_tie_rules
 from stamm.align.training.mismatched_answers import MismatchedAnswers
 from stamm.align.training.preference_objective import PreferenceObjective
@@ -34,23 +34,20 @@ from stamm.align.training.reward_objective import RewardObjective, answers_at_st
 from stamm.base.files import sha256_value
 from stamm.corpus.shuffle import Proof
 from stamm.engine.distributed import DistributedContext
-from stamm.engine.objective import Objective
 from stamm.engine.trainer import InitialCheckpoint
 from stamm.models.config import DecoderConfig
-from stamm.models.decoder import Decoder
 from stamm.models.peft_adapter import save_adapted
 from stamm.models.reward_head import REWARD_HEAD, save_head
 from stamm.models.self_guide import without_guide
 from stamm.models.serialization import checked_config
-from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import TrainingSequences
-from stamm.pretrain.train import MakeObjective
+from stamm.pretrain.train import MakeObjective, load_objective
 from stamm.pretrain.training_run import TrainingData, TrainingKind, save_trained, train_run
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import weights_sha256, write_chat_record
 
 
-def run(config: FineTuneConfig, workspace: Workspace) -> None:
+def run(settings: FineTuneJobConfig, workspace: Workspace) -> None:
     """Train the start model on the prepared examples, from the newest checkpoint when there is one.
 
     Raises   DataError when the data does not fit the loss, or was encoded with another chat format,
@@ -59,15 +56,14 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
     """
     inputs = workspace.inputs
     start = inputs["start"]
-    config = apply_chosen(config, inputs)
+    settings = apply_chosen(settings, inputs)
     model = checked_config(start)
-    # Guides serve the first part of pretraining, and a stored decoder has none.
-    config = dataclasses.replace(config, model=without_guide(model))
     data = EncodedExamples.open(inputs["data"])
     check_chat_format(data, inputs["tokenizer"])
-    check_data(config.loss, data)
-    loss, remark = with_tie_rules(config.loss, data)
-    config = dataclasses.replace(config, loss=loss)
+    check_data(settings.loss, data)
+    loss, remark = with_tie_rules(settings.loss, data)
+    # Guides serve the first part of pretraining, and a stored decoder has none.
+    config = FineTuneRun.of(settings, model=without_guide(model), loss=loss)
     if remark:
         workspace.progress.log(remark)
     if config.pfo is not None and config.pfo.weight:
@@ -122,27 +118,17 @@ def run(config: FineTuneConfig, workspace: Workspace) -> None:
     kind = TrainingKind(
         name="finetune",
         open_data=open_data,
-        make_objective=_maker(config.loss, start),
+        make_objective=_maker(config, start),
         start=InitialCheckpoint(start, optimizer_state=False),
         save=save,
     )
     train_run(config, workspace, kind)
 
 
-def _maker(loss: Loss, start: Path) -> MakeObjective | None:
-    """The function that makes the objective of a loss; None: next-token prediction."""
-    if isinstance(loss, SFT):
-        return None
-
-    def make(
-        config: PretrainConfig,
-        decoder: Decoder,
-        sequences: TrainingSequences[AnswerBatch],
-        world: DistributedContext,
-    ) -> Objective:
-        assert isinstance(config, FineTuneConfig)
-        if isinstance(loss, BradleyTerry):
-            return RewardObjective(config, decoder, sequences, world)
-        return PreferenceObjective(config, decoder, sequences, world, start)
-
-    return make
+def _maker(config: FineTuneRun, start: Path) -> MakeObjective:
+    """The function that makes the objective of a loss."""
+    if isinstance(config.loss, SFT):
+        return load_objective(config.objective)
+    if isinstance(config.loss, BradleyTerry):
+        return RewardObjective
+    return functools.partial(PreferenceObjective, start=start)
