@@ -75,7 +75,7 @@ def make_evaluator(
 
     @torch.no_grad()
     def evaluate(step: int) -> dict[str, float]:
-        if step % wanted.every and step != num_steps:
+        if not step or (step % wanted.every and step != num_steps):
             return {}
         alone = world.size == 1
         weights: Mapping[str, Tensor] = (

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 
@@ -113,7 +113,7 @@ class SequenceObjective(Objective, Generic[BatchT]):
             self.decoder.model.frequencies, document_BT, self._dtype, self._config.engine.attention
         )
 
-    def _compute(self, batch: BatchT, count: int) -> StepLoss:
+    def _compute(self, batch: BatchT, count: float) -> StepLoss:
         return self.step_loss(batch.to(self._world.device), float(count))
 
     def learning_rate(self, step: int) -> float:
@@ -194,13 +194,33 @@ class SequenceObjective(Objective, Generic[BatchT]):
         ]
         return [self._windows.batch(piece.start, len(piece)) for piece in pieces]
 
+    @torch.no_grad()
+    def mean_metrics(self) -> dict[str, float]:
+        """Metrics of all sequences, as those of one step that trains on them; nothing is trained.
+
+        Every process calls it; all get the same values.
+        """
+        count = self._windows.per_epoch
+        largest = self._config.largest_micro_batch(self._shard.largest(self._config.batch[0].size))
+        mine = self._shard.rows(0, count)
+        pieces = _Pieces(self._windows, [*_cut(mine, -(-self._shard.largest(count) // largest))])
+        terms = float(self.total_count(pieces))
+        self.begin_step(pieces)
+        total: dict[str, torch.Tensor] = {}
+        for batch in pieces:
+            for name, value in self._compute(batch, terms).metrics.items():
+                total[name] = total.get(name, 0.0) + value.detach().double()
+        names = list(total)
+        values = torch.stack([total[name] for name in names]).to(self._world.device)
+        return dict(zip(names, self._world.all_reduce_sum(values).tolist(), strict=True))
+
     def _pieces(self, sequences: int) -> int:
         """Number of pieces of a micro-batch of so many sequences."""
         if self._world.mesh is not None or self._world.device.type != "cpu":
             return 1
         return pieces_of(self._config.engine, sequences, self._config.context)
 
-    def total_count(self, batches: list[BatchT]) -> int:
+    def total_count(self, batches: Sequence[BatchT]) -> int:
         """`loss_count` of the whole step, from this process's part of it."""
         count = sum(batch.loss_count for batch in batches)
         world = self._world
@@ -209,6 +229,20 @@ class SequenceObjective(Objective, Generic[BatchT]):
         summed = world.all_reduce_sum(torch.tensor(count, dtype=torch.int64, device=world.device))
         # Processes of context and tensor parallelism read the same sequences.
         return int(summed) // (world.context * world.tensor)
+
+
+class _Pieces(Sequence[BatchT]):
+    """Batches that are read again whenever they are asked for, so that one is in memory."""
+
+    def __init__(self, windows: TrainingSequences[BatchT], pieces: Sequence[range]) -> None:
+        self._windows, self._pieces = windows, pieces
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __getitem__(self, index: Any) -> Any:
+        piece = self._pieces[index]
+        return self._windows.batch(piece.start, len(piece))
 
 
 def steps_before(plan: BatchPlan, sequence: int) -> int:

@@ -9,7 +9,7 @@ from stamm.base.errors import ConfigError
 from stamm.base.user_code import load_reference
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import Objective
-from stamm.engine.trainer import Evaluator, InitialCheckpoint
+from stamm.engine.trainer import EarlyStopping, Evaluator, InitialCheckpoint
 from stamm.engine.trainer_setup import TrainedModel, fit
 from stamm.models.decoder import Decoder
 from stamm.pretrain.config import NEXT_TOKEN, DecoderTrainingConfig
@@ -20,6 +20,9 @@ from stamm.runs.job import Workspace
 
 MakeObjective = Callable[[Any, Decoder, TrainingSequences[Any], DistributedContext], Objective]
 
+MakeValidation = Callable[[Any, Decoder, int, DistributedContext], Evaluator]
+"""From the configuration, the decoder and the number of steps."""
+
 
 def train_decoder(
     config: DecoderTrainingConfig,
@@ -28,11 +31,15 @@ def train_decoder(
     windows: TrainingSequences[Any],
     make: MakeObjective = NextToken,
     start: InitialCheckpoint | None = None,
+    validation: MakeValidation | None = None,
+    stopping: EarlyStopping | None = None,
 ) -> TrainedModel:
     """Train `config.model` on `windows`, from the newest checkpoint or the beginning, to the end.
 
     make     makes the objective
     start    weights to start from; None: random weights
+    validation   makes a further evaluation during training; None: only that of `config.evaluate`
+    stopping   early stopping by a metric of the evaluations; None: none
 
     Raises   what `engine.trainer_setup.fit` raises, and ConfigError for what is not an objective
     """
@@ -50,9 +57,13 @@ def train_decoder(
     num_steps = config.batches(config.total_sequences(windows.per_epoch)).num_steps
 
     def evaluator(decoder: Decoder) -> Evaluator | None:
-        return make_evaluator(config, decoder, num_steps, workspace, world)
+        sampled = make_evaluator(config, decoder, num_steps, workspace, world)
+        if validation is None:
+            return sampled
+        validate = validation(config, decoder, num_steps, world)
+        return lambda step: {**validate(step), **(sampled(step) if sampled else {})}
 
-    return fit(config, objective, num_steps, workspace, world, start, evaluator)
+    return fit(config, objective, num_steps, workspace, world, start, evaluator, stopping)
 
 
 def load_objective(name: str) -> MakeObjective:

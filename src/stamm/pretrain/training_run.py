@@ -40,7 +40,7 @@ from stamm.engine.events import NONFINITE, Events, read_events
 from stamm.engine.out_of_memory import out_of_memory_explained
 from stamm.engine.parallel import full_state_dict
 from stamm.engine.peak_flops import device_name
-from stamm.engine.trainer import InitialCheckpoint
+from stamm.engine.trainer import EarlyStopping, InitialCheckpoint
 from stamm.engine.trainer_setup import TrainedModel
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
@@ -63,7 +63,7 @@ from stamm.pretrain.kernel_choice import (
 from stamm.pretrain.next_token import LOSS
 from stamm.pretrain.plan_warnings import RARE_STEPS, rare_gradients
 from stamm.pretrain.sequence_objective import steps_before
-from stamm.pretrain.train import MakeObjective, load_objective, train_decoder
+from stamm.pretrain.train import MakeObjective, MakeValidation, load_objective, train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import MANIFEST_FIX, new_manifest
 from stamm.runs.metrics import read_metrics
@@ -104,6 +104,8 @@ class TrainingKind:
     name             of the job: "pretrain", "finetune"
     open_data        opens the data and checks every byte; called on every process
     start            weights to start from; None: random weights
+    validation       a further evaluation during training; None: none
+    stopping         early stopping; None: none
     save             writes the trained model: its configuration, its weights by name, its folder
     """
 
@@ -111,6 +113,8 @@ class TrainingKind:
     open_data: Callable[[DistributedContext], TrainingData]
     make_objective: MakeObjective
     start: InitialCheckpoint | None = None
+    validation: MakeValidation | None = None
+    stopping: EarlyStopping | None = None
     save: Callable[[DecoderConfig, dict[str, Tensor], Path], None] = save_trained
 
 
@@ -173,7 +177,14 @@ def _train(
         chosen_kernels(config, choices) as chosen,
     ):
         trained = train_decoder(
-            chosen, workspace, world, sequences, kind.make_objective, kind.start
+            chosen,
+            workspace,
+            world,
+            sequences,
+            kind.make_objective,
+            kind.start,
+            kind.validation,
+            kind.stopping,
         )
     weights = full_state_dict(trained.decoder, world)
     devices = Counter(world.all_gather_object(device_name(world.device)))
@@ -295,7 +306,7 @@ def _summary(
 ) -> dict[str, Any]:
     primary_metric = trained.objective.primary_metric
     per_sequence = training_flops(config.model, config.context, **lora_sizes(trained.decoder))
-    steps = read_metrics(folder / "metrics.jsonl")
+    steps = [line for line in read_metrics(folder / "metrics.jsonl") if line["step"]]
     per_epoch = data.sequences.per_epoch
     total = config.total_sequences(per_epoch)
     plan = config.batches(total)
@@ -313,7 +324,8 @@ def _summary(
         "trainable_parameters": sum(
             each.numel() for each in trained.decoder.parameters() if each.requires_grad
         ),
-        "steps": plan.num_steps,
+        "steps": trained.last_step,
+        **({} if trained.best_step is None else {"best_step": trained.best_step}),
         "trained_sequences": sequences,
         "trained_tokens": tokens,
         "learned_tokens": int(sum(line.get("train/kept_tokens", 0) for line in steps)),
@@ -363,7 +375,7 @@ def _median(lines: list[dict[str, Any]], key: str) -> float | None:
 
 def _outcome(folder: Path, primary_metric: str) -> str:
     """Last line of the progress: the mean loss of the last 5 % of the steps, skipped updates, skipped steps."""
-    lines = read_metrics(folder / "metrics.jsonl")
+    lines = [line for line in read_metrics(folder / "metrics.jsonl") if line["step"]]
     if not lines:
         return "no update was made: every loss was non-finite"
     events = Events(folder / "events.json", writes=False)

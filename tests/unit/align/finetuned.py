@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.align.training import job, reference_job
-from stamm.align.training.finetune_config import FineTuneJobConfig
+from stamm.align.training.finetune_config import FineTuneJobConfig, FineTuneRun
 from stamm.align.training.loss_config import KTO, SFT, Loss, needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.base.files import read_json
@@ -138,3 +138,8 @@ def manifest(arm: Path) -> dict[str, Any]:
     """manifest.json of a run."""
     found: dict[str, Any] = read_json(arm / "manifest.json")
     return found
+
+
+def run_config(loss: Loss, **changes: Any) -> FineTuneRun:
+    """The same as the job has them, with the model."""
+    return FineTuneRun.of(config(loss, **changes), model=MODEL)

@@ -25,6 +25,11 @@ class FineTuneConfig(TrainingConfig):
     epochs, sequences   likewise counted in packed sequences or examples
     pfo     distance to the features of the start model, beside a loss on answers; None: none
     lora    adapters to train beside frozen weights; None: all parameters are trained
+    validate_every   steps between evaluations on held-out rows (`prepare.held_out`), which are evaluated
+            before and after training, too; None: so many that there are at most ten, which take at
+            most about 5 % of the time
+    patience   early stopping: training ends after so many evaluations on held-out rows without a lower
+            loss, and the weights of the lowest one are kept; None: no early stopping
 
     The other fields are those of `TrainingConfig`. Defaults follow Apertus: AdEMAMix, no weight decay,
     a learning rate that falls linearly, one epoch.
@@ -42,13 +47,18 @@ class FineTuneConfig(TrainingConfig):
     loss: Loss = field(default_factory=SFT)
     pfo: PFO | None = None
     lora: Lora | None = None
+    validate_every: int | None = None
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         pfo, parallel = self.pfo is not None, self.engine.parallel
         whole = parallel.context == parallel.tensor == 1
+        every, patience = self.validate_every, self.patience
         validate(
             self,
+            ("validate_every", every is None or every >= 1, "must be at least 1"),
+            ("patience", patience is None or patience >= 1, "must be at least 1"),
             (
                 "pfo",
                 not pfo or isinstance(self.loss, Preference),
