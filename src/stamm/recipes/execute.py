@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from stamm.base.config import override, to_plain
 from stamm.base.console import Console, NoProgress, Progress
@@ -85,7 +87,10 @@ class RecipeRun:
         self._recipe = recipe
         self.root = root
         self.folder = Run(root, recipe.name, recipe.overrides, to_plain(recipe.config))
-        self.steps = _steps(recipe, root)
+        self.steps = steps_of(recipe.config, recipe.name, root)
+        is_new = not (root / "config.json").exists()
+        if is_new and not isinstance(recipe.config, Search):  # of which these steps are a part
+            check_overrides(recipe, root, self.steps)
         self.rank, self.size = rank_and_size()
         self._jobs = 1
 
@@ -171,11 +176,44 @@ def _resolved(recipe: str | Config | Callable[[], Config], overrides: Sequence[s
             fix="Pass a recipe's name, a Study, a Comparison, a CorpusRecipe or a PretrainConfig",
         )
     name = type(config).__name__ if isinstance(recipe, Config) else recipe.__name__
-    return Resolved(name, override(config, overrides, "passed to stamm.run"), tuple(overrides))
+    changed = override(config, overrides, "passed to stamm.run")
+    return Resolved(name, changed, tuple(overrides), config)
 
 
-def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
-    config = recipe.config
+_NOT_IN_STEPS = ("execution", "tolerance")  # where shards run, and a bound that is only checked
+
+
+def check_overrides(recipe: Resolved, root: Path, steps: Sequence[Step]) -> None:
+    """Refuse an override without which the run would have the same steps: nothing would read it.
+
+    Raises   ConfigError naming it
+    """
+    described, plain = [_described(step) for step in steps], to_plain(recipe.config)
+    for number, assignment in enumerate(recipe.overrides):
+        key = assignment.partition("=")[0]
+        others = (*recipe.overrides[:number], *recipe.overrides[number + 1 :])
+        try:
+            config = override(recipe.given, others)
+            if to_plain(config) == plain or key.split(".")[0] in _NOT_IN_STEPS:
+                continue
+            unread = described == [_described(s) for s in steps_of(config, recipe.name, root)]
+        except StammError:
+            continue  # others need it
+        if unread:
+            raise ConfigError(
+                f"{key} is set, and no step of this run reads it",
+                where=f"set by {assignment}",
+                fix="Leave it out, or set what it belongs to",
+            )
+
+
+def _described(step: Step) -> tuple[Step, Any]:
+    """A step, and its configuration with the classes of unions."""
+    return replace(step, config=type(step.config)), to_plain(step.config)
+
+
+def steps_of(config: Config, name: str, root: Path) -> tuple[Step, ...]:
+    """The steps of a recipe's configuration in the run folder `root`."""
     if isinstance(config, Branching):
         return config.steps(root)
     if not isinstance(config, PretrainConfig):
@@ -184,7 +222,7 @@ def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
         return single_steps(config, root, config.foreign.inputs(), _foreign_files(config.foreign))
     if not config.pack:
         raise ConfigError(
-            f"recipe {recipe.name} has no packed corpus to train on",
+            f"recipe {name} has no packed corpus to train on",
             fix="Set pack=FOLDER, such as pack=runs/demo/pack, or `stamm plan` it",
         )
     pack = Path(config.pack)
