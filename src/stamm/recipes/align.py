@@ -217,7 +217,7 @@ class PreferenceRecipe:
     def _prepare(self, context: int) -> PrepareConfig:
         """With the columns that the loss reads of each row."""
         loss, train = self.train.loss, self.train
-        examples = math.ceil(train.batch[0].size / train.epochs) if train.sequences is None else 1
+        examples = math.ceil(1 / train.epochs) if train.sequences is None else 1
         least = self.prepare.min_references
         needs: Literal["nothing", "labels", "rewards", "ref_rewards", "own_ref_rewards"] = "nothing"
         if isinstance(loss, QRPO):
@@ -230,7 +230,7 @@ class PreferenceRecipe:
             context=context,
             needs=needs,
             min_references=least,
-            min_examples=examples,
+            min_examples=max(self.prepare.min_examples, examples),
         )
 
     def _sampled(self, start: StartModel, context: int) -> list[Step]:

@@ -201,7 +201,7 @@ def check_overrides(recipe: Resolved, root: Path, steps: Sequence[Step]) -> None
             continue  # others need it
         if unread:
             raise ConfigError(
-                f"{key} is set, and no step of this run reads it",
+                f"{key} changes no step of this run: none reads it, or it repeats what holds anyway",
                 where=f"set by {assignment}",
                 fix="Leave it out, or set what it belongs to",
             )
@@ -209,7 +209,9 @@ def check_overrides(recipe: Resolved, root: Path, steps: Sequence[Step]) -> None
 
 def _described(step: Step) -> tuple[Step, Any]:
     """A step, and its configuration with the classes of unions."""
-    return replace(step, config=type(step.config)), to_plain(step.config)
+    plain = to_plain(step.config)
+    plain.pop("config_sha256", None)  # of the whole recipe
+    return replace(step, config=type(step.config)), plain
 
 
 def steps_of(config: Config, name: str, root: Path) -> tuple[Step, ...]:

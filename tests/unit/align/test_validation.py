@@ -69,7 +69,7 @@ def test_the_loss_of_held_out_conversations_is_that_of_the_stored_models(tmp_pat
     kept = sum(sum(answer.supervised[1:]) for answer in train.answers)
     assert sum(line.get("train/kept_tokens", 0) for line in metrics(arm)) == 4 * kept
     figures = curve_figures(collect(arm))
-    assert [figure.title for figure in figures] == ["During training: held_out_rows"]
+    assert [figure.title for figure in figures] == ["During training: held-out rows, loss"]
     assert figures[0].data.rows[0][1] == "0"
 
 

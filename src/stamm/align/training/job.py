@@ -60,8 +60,9 @@ from stamm.pretrain.train import MakeObjective, MakeValidation, load_objective
 from stamm.pretrain.training_run import TrainingData, TrainingKind, save_trained, train_run
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import weights_sha256, write_chat_record
+from stamm.runs.schemas.training import HELD_OUT_ROWS
 
-VALIDATION = "evaluate/held_out_rows/"
+VALIDATION = f"evaluate/{HELD_OUT_ROWS}/"
 _SHOWN = ("loss_nats", "loss", "accuracy", "margin")
 _HOLD_OUT = "prepare.held_out=0.05 keeps one row in twenty from training"
 
@@ -107,10 +108,11 @@ def run(settings: FineTuneJobConfig, workspace: Workspace) -> None:
     if len(held_out.answers):
         validated = _sequences(config, held_out, inputs, HELD_OUT, chat.pad_id)
         identity.append(held_out.sha256)
-    elif settings.patience is not None:
+    elif settings.patience is not None or settings.validate_every is not None:
+        name = "validate_every" if settings.patience is None else "patience"
         raise ConfigError(
-            f"train.patience = {settings.patience}, and no rows are held out to evaluate on",
-            fix="Set prepare.held_out=0.05, or leave train.patience out",
+            f"train.{name} = {getattr(settings, name)}, and no rows are held out to evaluate on",
+            fix=f"Set prepare.held_out=0.05, or leave train.{name} out",
         )
     else:
         workspace.progress.log(f"No held-out rows, so no validation loss: {_HOLD_OUT}.")

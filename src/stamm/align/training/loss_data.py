@@ -33,6 +33,12 @@ def check_data(loss: Loss, data: EncodedExamples) -> None:
     if isinstance(loss, BradleyTerry) and loss.margin:
         _check_margins(data)
     if isinstance(loss, KTO):
+        if loss.threshold is not None and data.kind == "preference":
+            raise DataError(
+                f"train.loss.threshold = {loss.threshold} is not read of pairs, whose chosen answer is "
+                "desirable",
+                fix="Leave it out, or give rated answers",
+            )
         desirable_answers(loss, data)
     if isinstance(loss, QRPO | REBEL):
         for answer in data.answers:

@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 
 from stamm.base.schema import FieldError
 
+HELD_OUT_ROWS = "held_out_rows"
+"""Evaluation during fine-tuning on rows of its data that are not trained on: evaluate/held_out_rows/…"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GoldfishCoverage:
