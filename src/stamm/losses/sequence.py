@@ -89,7 +89,9 @@ class _SequenceLogProbs(torch.autograd.Function):
         hidden_ND, weight_VD, target_N, completion_N = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:2]
         wide = torch.promote_types(weight_VD.dtype, torch.float32)
-        d_sums_B = functional.pad(d_sums[0], (0, 1))  # an element to index where there is no completion
+        d_sums_B = functional.pad(
+            d_sums[0], (0, 1)
+        )  # an element to index where there is no completion
         slope_N = -d_sums_B[completion_N.clamp(min=0)] * (completion_N >= 0)
         with torch.enable_grad():
             hidden = hidden_ND.detach().requires_grad_(wanted[0])

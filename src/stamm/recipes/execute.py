@@ -180,31 +180,55 @@ def _resolved(recipe: str | Config | Callable[[], Config], overrides: Sequence[s
     return Resolved(name, changed, tuple(overrides), config)
 
 
-_NOT_IN_STEPS = ("execution", "tolerance")  # where shards run, and a bound that is only checked
+_CHECKED = "tolerance"  # a bound that is only checked
+_PLACED = "execution"  # where shards run
 
 
 def check_overrides(recipe: Resolved, root: Path, steps: Sequence[Step]) -> None:
-    """Refuse an override without which the run would have the same steps: nothing would read it.
+    """Refuse an override that no step reads: the steps are the same without it, and with other values.
 
     Raises   ConfigError naming it
     """
-    described, plain = [_described(step) for step in steps], to_plain(recipe.config)
-    for number, assignment in enumerate(recipe.overrides):
-        key = assignment.partition("=")[0]
-        others = (*recipe.overrides[:number], *recipe.overrides[number + 1 :])
+    plain, described = to_plain(recipe.config), [_described(step) for step in steps]
+
+    def changes_steps(assignments: Sequence[str], *, when_refused: bool) -> bool:
+        """Whether a run with these overrides has other steps."""
         try:
-            config = override(recipe.given, others)
-            if to_plain(config) == plain or key.split(".")[0] in _NOT_IN_STEPS:
-                continue
-            unread = described == [_described(s) for s in steps_of(config, recipe.name, root)]
+            config = override(recipe.given, assignments)
+            found = [_described(step) for step in steps_of(config, recipe.name, root)]
         except StammError:
-            continue  # others need it
-        if unread:
-            raise ConfigError(
-                f"{key} changes no step of this run: none reads it, or it repeats what holds anyway",
-                where=f"set by {assignment}",
-                fix="Leave it out, or set what it belongs to",
-            )
+            return when_refused
+        return found != described
+
+    for number, assignment in enumerate(recipe.overrides):
+        key, _, text = assignment.partition("=")
+        others = [*recipe.overrides[:number], *recipe.overrides[number + 1 :]]
+        if key.startswith(_PLACED) or key.endswith(_CHECKED):
+            continue
+        if changes_steps(others, when_refused=True):
+            continue
+        with contextlib.suppress(StammError):
+            if to_plain(override(recipe.given, others)) == plain:
+                continue  # it repeats what holds anyway
+        changed = ([*others, f"{key}={value}"] for value in _other_values(text))
+        if any(changes_steps(assignments, when_refused=False) for assignments in changed):
+            continue
+        raise ConfigError(
+            f"no step of this run reads {key}",
+            where=f"set by {assignment}",
+            fix="Leave it out, or set what it belongs to",
+        )
+
+
+def _other_values(text: str) -> list[str]:
+    """Values of the same type, for a setting whose value has the effect of another."""
+    if text.lower() in ("true", "false"):
+        return ["false" if text.lower() == "true" else "true"]
+    try:
+        value = float(text)
+    except ValueError:
+        return []
+    return [f"{value * factor:g}" for factor in (2, 10, 0.5)]
 
 
 def _described(step: Step) -> tuple[Step, Any]:
