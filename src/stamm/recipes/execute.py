@@ -203,8 +203,8 @@ def check_overrides(recipe: Resolved, root: Path, steps: Sequence[Step]) -> None
     for number, assignment in enumerate(recipe.overrides):
         key, _, text = assignment.partition("=")
         others = [*recipe.overrides[:number], *recipe.overrides[number + 1 :]]
-        if key.startswith(_PLACED) or key.endswith(_CHECKED):
-            continue
+        if key.startswith(_PLACED) or key.endswith(_CHECKED) or text.lower() == "none":
+            continue  # what is not there can be switched off
         if changes_steps(others, when_refused=True):
             continue
         with contextlib.suppress(StammError):

@@ -96,7 +96,7 @@ def test_settings_of_pretraining_are_unknown_in_fine_tuning(recipe: str, unknown
             "align.dpo",
             ("train.epochs=1.0", "train.lora=Lora", "train.lora.rank=4", "evaluate=none"),
         ),
-        ("align.kto", ("train.seed=28",)),
+        ("align.kto", ("train.seed=28", "reward=none", "audit=none")),
     ],
 )
 def test_what_is_read_or_repeats_a_default_is_accepted(
