@@ -19,6 +19,7 @@ from stamm.align.training.loss_config import (
     SimPO,
 )
 from stamm.models.lora_config import Lora
+from stamm.optim.schedules import BatchStage
 from tests.unit.align import finetuned
 from tests.unit.align.finetuned import chats, fine_tune, pairs
 from tests.unit.align.prepared import prepare
@@ -41,7 +42,8 @@ def test_every_setting_is_read(tmp_path: Path, loss: Loss) -> None:
     prepare(tmp_path, rows, context=finetuned.CONTEXT, held_out=0.4)
     settings = finetuned.config(
         loss,
-        epochs=1.0,
+        epochs=2.0,
+        batch=(BatchStage(size=1),),
         validate_every=2,
         lora=None if isinstance(loss, BradleyTerry) else Lora(rank=2),
         pfo=PFO() if isinstance(loss, DPO | KTO) else None,
@@ -52,4 +54,7 @@ def test_every_setting_is_read(tmp_path: Path, loss: Loss) -> None:
 
 
 def _changes(settings: FineTuneJobConfig) -> dict[str, object]:
-    return {name: getattr(settings, name) for name in ("epochs", "lora", "pfo", "validate_every")}
+    return {
+        name: getattr(settings, name)
+        for name in ("epochs", "batch", "lora", "pfo", "validate_every")
+    }

@@ -72,8 +72,10 @@ def run(config: ReferenceConfig, workspace: Workspace) -> None:
     if len(held_out.answers):
         splits[HELD_OUT] = held_out
     size = config.answers_per_shard
-    prepared = {
-        **{name: str((workspace.inputs["data"] / FILES[name]).resolve()) for name in splits},
+    prepared: dict[str, str] = {
+        **{
+            str(split): str((workspace.inputs["data"] / FILES[split]).resolve()) for split in splits
+        },
         "summary": str((workspace.inputs["data"] / SUMMARY).resolve()),
         "weights": str((start / WEIGHTS).resolve()),
         "decoder": str((start / DECODER).resolve()),
