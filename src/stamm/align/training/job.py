@@ -162,7 +162,8 @@ def _sequences(
         answers = answers_at_stop(list(answers), pad)
     if isinstance(loss, KTO):
         labels = desirable_answers(loss, data, check=split == TRAIN)
-        others = MismatchedAnswers(answers, data.summary.context)
+        what = "answers" if split == TRAIN else "held-out answers"
+        others = MismatchedAnswers(answers, data.summary.context, what)
         mismatched = (others, read_mismatched(inputs["reference"], split).tolist())
     return AnswerSequences(
         answers,

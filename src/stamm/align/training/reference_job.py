@@ -234,6 +234,8 @@ def _loaded(
     set_determinism(1)
     paths = {role: Path(path) for role, path, _ in files}
     data = EncodedExamples.open(paths[split].parent, split)
-    others = MismatchedAnswers(data.answers, data.summary.context) if config.mismatched else None
+    what = "answers" if split == TRAIN else "held-out answers"
+    context = data.summary.context
+    others = MismatchedAnswers(data.answers, context, what) if config.mismatched else None
     decoder = load_decoder(paths["weights"].parent)
     return decoder.to(select_device(config.device)), data, others
