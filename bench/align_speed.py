@@ -28,6 +28,7 @@ Prints   tables; with --out appends one JSON line per arm with machine and commi
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -125,7 +126,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> StepClock:
     from stamm.align.data.encoded import EncodedAnswer
     from stamm.align.training.answer_dataset import AnswerSequences
     from stamm.align.training.chat_dataset import ChatWindows
-    from stamm.align.training.finetune_config import FineTuneConfig
+    from stamm.align.training.finetune_config import FineTuneRun
     from stamm.align.training.log_probs import completion_log_probs
     from stamm.align.training.loss_config import DPO, SFT
     from stamm.align.training.preference_objective import PreferenceObjective
@@ -137,6 +138,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> StepClock:
     from stamm.models.determinism import set_determinism
     from stamm.optim.config import AdamW
     from stamm.optim.schedules import BatchStage, WarmupStableDecay
+    from stamm.pretrain.next_token import NextToken
     from stamm.pretrain.train import train_decoder
     from stamm.runs.job import Workspace
     from stamm.runs.metrics import read_metrics
@@ -162,7 +164,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> StepClock:
 
     batch = len(answers) // 2 if dpo else BATCH
     steps = 1 + WARM_UP + options.steps
-    config = FineTuneConfig(
+    config = FineTuneRun(
         model=model_config(options.model),
         context=CONTEXT,
         sequences=steps * batch,
@@ -191,7 +193,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> StepClock:
             Workspace(folder=folder, progress=Ticks()),
             DistributedContext(torch.device("cpu")),
             sequences,
-            PreferenceObjective if dpo else None,  # type: ignore[arg-type]
+            functools.partial(PreferenceObjective, start=folder) if dpo else NextToken,
         )
     first = next(iter(read_metrics(folder / "metrics.jsonl")))
     clock.first_loss = first["train/loss" if dpo else "train/loss_nats"]

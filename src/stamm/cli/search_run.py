@@ -84,7 +84,9 @@ class SearchRun:
     def _compare(self, place: str, comparison: Comparison, quiet: bool) -> None:
         title = f"{self._recipe.name}: {place.replace('/', ' ')}"
         titled = replace(comparison, report=replace(self._search.report, title=title))
-        run = RecipeRun(Resolved(f"{self._recipe.name}.{place}", titled, ()), self.root / place)
+        run = RecipeRun(
+            Resolved(f"{self._recipe.name}.{place}", titled, (), titled), self.root / place
+        )
         run.folder.check()
         run.execute(quiet=quiet, jobs=self._jobs)
 

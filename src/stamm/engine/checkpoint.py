@@ -193,6 +193,19 @@ class Checkpoints:
             )
         return 0
 
+    def load_step(self, step: int, model: nn.Module, updater: ShardedOptimizer) -> None:
+        """Load the weights of this run after `step`; the optimizer state stays.
+
+        Raises   RunError when the checkpoint is damaged or missing
+        """
+        path = self._path(step)
+        damage = self._damage(path, None) or self._load(path, model, updater, moments=False)
+        if damage:
+            raise RunError(
+                f"the checkpoint {path} cannot be used: {damage}",
+                fix="Restore it, or train again in another folder",
+            )
+
     def load(
         self, path: Path, model: nn.Module, updater: ShardedOptimizer, *, moments: bool
     ) -> str:

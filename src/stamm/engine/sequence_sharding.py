@@ -44,20 +44,26 @@ class SequenceShard:
         self._own = self._queries.chunk(world.tensor)[world.mesh_coordinates[2]]
 
     def rows(self, first: int, count: int) -> range:
-        """This process's sequences of the `count` of a step, from `first` on.
+        """This process's sequences of `count`, from `first` on: equally many, up to one, possibly none."""
+        place, ways = self._world.mesh_coordinates[0], self._world.data
+        return range(first + count * place // ways, first + count * (place + 1) // ways)
 
-        Raises   ConfigError when they cannot be divided evenly
+    def largest(self, count: int) -> int:
+        """Sequences of the process that has most of `count`."""
+        return -(-count // self._world.data)
+
+    def check_batch(self, size: int) -> None:
+        """Check that the sequences of a whole step are divided evenly.
+
+        Raises   ConfigError when they cannot be
         """
         ways = self._world.data
-        if count % ways:
+        if size % ways:
             raise ConfigError(
-                f"a step of {count} sequences does not divide over {ways} processes",
+                f"a step of {size} sequences does not divide over {ways} processes",
                 fix=f"Make batch sizes multiples of {ways}, or train with fewer processes, or with "
                 "more of them in engine.parallel.context or tensor",
             )
-        each = count // ways
-        begin = first + self._world.mesh_coordinates[0] * each
-        return range(begin, begin + each)
 
     def tokens(self, x_BT: Tensor) -> Tensor:
         """This process's tokens of whole sequences."""

@@ -6,8 +6,9 @@ What is trained is defined by an `Objective`; nothing here depends on it. Steps 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,28 @@ Evaluator = Callable[[int], dict[str, float]]
 
 
 @dataclass(frozen=True)
+class EarlyStopping:
+    """End training when a metric of the evaluations has not become lower for `patience` of them.
+
+    The weights of the step with the lowest value are kept, at the end of a run of full length too.
+    The evaluation before the first step does not count.
+    """
+
+    metric: str
+    patience: int
+
+    def best(self, values: Mapping[int, float]) -> int | None:
+        """The step with the lowest value, the first of equal ones; None where none is finite."""
+        finite = {step: value for step, value in values.items() if math.isfinite(value)}
+        return min(finite, key=lambda step: (finite[step], step), default=None)
+
+    def is_over(self, values: Mapping[int, float]) -> bool:
+        """Whether training ends, with the metric by step, of one evaluation after the other."""
+        best = self.best(values)
+        return sum(best is None or step > best for step in values) >= self.patience
+
+
+@dataclass(frozen=True)
 class InitialCheckpoint:
     """Another run's checkpoint, or a stored decoder, to start from.
 
@@ -61,7 +84,10 @@ class Trainer:
                 log/speed.jsonl (wall clock; not reproducible) and checkpoints/ are written here
     peak        peak FLOP/s of a device, the denominator of MFU; 0 where it is not known
     start       checkpoint or stored decoder to load in place of the weights that the model has
-    evaluate    further metrics after a step, timed apart from it
+    evaluate    further metrics after a step, and before the first, timed apart from it
+    stopping    early stopping by a metric of `evaluate`; None: none
+
+    best_step   the step whose weights the model has after `run` because of `stopping`; None: the last
     """
 
     def __init__(
@@ -77,11 +103,15 @@ class Trainer:
         peak: float = 0.0,
         start: InitialCheckpoint | None = None,
         evaluate: Evaluator | None = None,
+        stopping: EarlyStopping | None = None,
     ) -> None:
         self._objective, self._model, self._optimizer = objective, model, optimizer
         self._clip_norm, self._config, self._world = clip_norm, config, world
         self._folder, self._progress, self._peak = folder, progress, peak
-        self._start, self._evaluate = start, evaluate
+        self._start, self._evaluate, self._stopping = start, evaluate, stopping
+        self._evaluated: dict[int, float] = {}  # the metric of `stopping` by step
+        self.best_step: int | None = None
+        self.stopped_early = False
         self._accumulator = GradientAccumulator(model, config.threads)
         self._metric_names: tuple[str, ...] = ()
         self._path = folder / "metrics.jsonl"
@@ -134,10 +164,37 @@ class Trainer:
             self._progress.log(f"Resuming after step {done} of {self._objective.num_steps}.")
         with PreemptionHandler() as preemption:
             # Rolling back may lead to before the part that is trained here.
-            while first <= done < until:
+            while first <= done < until and not self.stopped_early:
                 done = self._train_until(done, until, preemption)
             self._checkpoints.finish()
+        if self._stopping is not None:
+            self._load_best(done, self._stopping)
         return done
+
+    def _load_best(self, done: int, stopping: EarlyStopping) -> None:
+        """The weights of the step with the lowest metric, after the last step `done`."""
+        best = stopping.best(self._evaluated_up_to(done))
+        if best is None or best == done:
+            return
+        self._checkpoints.load_step(best, self._model, self._optimizer)
+        self.best_step = best
+        ended = f"Stopped early after step {done}" if self.stopped_early else f"After step {done}"
+        self._progress.log(
+            f"{ended}: {stopping.metric} was lowest at step {best}, whose weights are kept."
+        )
+
+    def _evaluated_up_to(self, done: int) -> dict[int, float]:
+        """The metric of early stopping at the evaluated steps, in their order, the same on every process."""
+        if self._stopping is None:
+            return {}
+        steps = self._recorded(self._stopping.metric)
+        return {step: value for step, value in steps.items() if 0 < step <= done}
+
+    def _recorded(self, name: str, newest: int = 0) -> dict[int, float]:
+        """The `newest` values of a metric by step, 0: all, the same on every process."""
+        lines = read_metrics(self._path) if self._world.is_main_process else []
+        values = [(line["step"], line[name]) for line in lines if name in line]
+        return dict(self._world.broadcast_object(values[-newest:]))
 
     def _restore(self, at_most: int | None = None) -> int:
         return self._checkpoints.restore(
@@ -160,9 +217,16 @@ class Trainer:
             # Opening the metrics has dropped lines of later steps, and damaged lines.
             spread = getattr(self._objective, "least_spread", 0.0)
             detector = SpikeDetector(self._config.on_nonfinite, self._recent_losses(), spread)
+            self._evaluated = self._evaluated_up_to(done)
+            before = self._evaluate(0) if done == 0 and self._evaluate is not None else {}
+            if before and metrics is not None:
+                metrics.write({"step": 0, **before})
             if done == 0 and can_roll_back:
                 self._save(0, metrics)  # a step may be skipped before the first checkpoint
             for step in range(done + 1, until + 1):
+                if self._stopping is not None and self._stopping.is_over(self._evaluated):
+                    self.stopped_early = True
+                    return step - 1
                 if step not in skipped:
                     restored = self._step(step, detector, preemption, metrics, speed)
                     if restored is not None:
@@ -225,6 +289,8 @@ class Trainer:
             started = time.perf_counter()
             if found := self._evaluate(step):
                 line |= found
+                if self._stopping is not None and self._stopping.metric in found:
+                    self._evaluated[step] = found[self._stopping.metric]
                 timing["speed/evaluation_seconds"] = time.perf_counter() - started
         if metrics is not None and speed is not None:
             metrics.write(line)
@@ -331,15 +397,15 @@ class Trainer:
 
     def _recent_losses(self) -> list[float]:
         window = self._config.on_nonfinite.window
-        lines = read_metrics(self._path) if self._world.is_main_process else []
-        losses = [line[self._objective.primary_metric] for line in lines[-window:]]
-        return list(self._world.broadcast_object(losses))
+        return list(self._recorded(self._objective.primary_metric, window).values())
 
     def _is_saved(self, step: int) -> bool:
         return step % self._config.checkpoint_every == 0 or self._is_kept(step)
 
     def _is_kept(self, step: int) -> bool:
         every = self._config.keep_every
+        if self._stopping is not None and step == self._stopping.best(self._evaluated):
+            return True
         return step in self._objective.milestones or (every is not None and step % every == 0)
 
     def _save(self, step: int, metrics: MetricsFile | None) -> None:
@@ -352,4 +418,6 @@ class Trainer:
     def _open(self, name: str, done: int) -> contextlib.AbstractContextManager[Any]:
         if not self._world.is_main_process:
             return contextlib.nullcontext()
-        return MetricsFile(self._folder / name, done)
+        return MetricsFile(
+            self._folder / name, done or -1
+        )  # the line before step 1 is repeated, too

@@ -29,7 +29,7 @@ from stamm.engine.parallel import (
 )
 from stamm.engine.peak_flops import peak_flops
 from stamm.engine.sharded_optimizer import ShardedOptimizer
-from stamm.engine.trainer import Evaluator, InitialCheckpoint, Trainer
+from stamm.engine.trainer import EarlyStopping, Evaluator, InitialCheckpoint, Trainer
 from stamm.models.config import DecoderConfig, Dense
 from stamm.models.decoder import Decoder, build_blank, build_decoder
 from stamm.models.lora import add_adapters, init_adapters
@@ -83,12 +83,16 @@ class TrainedModel:
 
     compiled    whether its layers were compiled
     optimizer   implementation of the optimizer
+    last_step   the last step that was trained
+    best_step   the step whose weights it has because of early stopping; None: the last
     """
 
     decoder: Decoder
     objective: Objective
     compiled: bool
     optimizer: str
+    last_step: int
+    best_step: int | None = None
 
 
 def fit(
@@ -99,6 +103,7 @@ def fit(
     world: DistributedContext,
     start: InitialCheckpoint | None = None,
     make_evaluator: Callable[[Decoder], Evaluator | None] | None = None,
+    stopping: EarlyStopping | None = None,
 ) -> TrainedModel:
     """Train from the newest checkpoint, or from the beginning, to the end.
 
@@ -106,6 +111,7 @@ def fit(
                      processes; it has `num_steps` steps
     start            checkpoint of another run or stored decoder to start from; None: random weights
     make_evaluator   makes what evaluates the decoder between steps
+    stopping         early stopping by a metric of the evaluations; None: none
     Raises           what `Trainer.run` raises, and ConfigError for parallelism or adapters that do
                      not fit
     """
@@ -119,13 +125,13 @@ def fit(
     while True:
         first, last = (0, guided) if reached < guided else (guided, num_steps)
         trained, trainer = _build(
-            config, make_objective, workspace, world, peak, start, make_evaluator,
+            config, make_objective, workspace, world, peak, start, make_evaluator, stopping,
             guides=first < guided,
         )  # fmt: skip
         # A checkpoint that turns out to be damaged may lead back into the first part.
         reached = trainer.run(first=first, until=last)
-        if reached == num_steps:
-            return trained
+        if reached == num_steps or trainer.stopped_early:
+            return replace(trained, last_step=reached, best_step=trainer.best_step)
 
 
 def _frozen_start(engine: EngineConfig, start: InitialCheckpoint | None) -> InitialCheckpoint:
@@ -159,6 +165,7 @@ def _build(
     peak: float,
     start: InitialCheckpoint | None,
     make_evaluator: Callable[[Decoder], Evaluator | None] | None,
+    stopping: EarlyStopping | None,
     *,
     guides: bool,
 ) -> tuple[TrainedModel, Trainer]:
@@ -205,6 +212,8 @@ def _build(
         peak=peak,
         start=start,
         evaluate=make_evaluator(decoder) if make_evaluator else None,
+        stopping=stopping,
     )
     implementation = implementation_of(optimizer.optimizer)
-    return TrainedModel(decoder, objective, compiled, implementation), trainer
+    trained = TrainedModel(decoder, objective, compiled, implementation, last_step=0)
+    return trained, trainer

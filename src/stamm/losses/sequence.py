@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from stamm.base.errors import ConfigError
 from stamm.losses.linear_cross_entropy import linear_cross_entropy
@@ -38,7 +39,7 @@ def sequence_log_probs(
 
     Dtypes   log-probabilities of tokens in float32 (float64 for float64), their sums in float64: a
              sum in bfloat16 is wrong by a nat at 500 tokens.
-    Edge     a completion without tokens has log-probability 0 and no gradient.
+    Edge     a completion without tokens has log-probability 0 and no gradient; B may be 0.
     Memory   as `linear_cross_entropy`; the logits are computed twice when gradients are needed.
     Raises   ConfigError for a completion number outside -1 to B-1; what `linear_cross_entropy` raises
     Checked  tests/unit/losses/test_sequence.py
@@ -88,7 +89,10 @@ class _SequenceLogProbs(torch.autograd.Function):
         hidden_ND, weight_VD, target_N, completion_N = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:2]
         wide = torch.promote_types(weight_VD.dtype, torch.float32)
-        slope_N = -d_sums[0][completion_N.clamp(min=0)] * (completion_N >= 0)
+        d_sums_B = functional.pad(
+            d_sums[0], (0, 1)
+        )  # an element to index where there is no completion
+        slope_N = -d_sums_B[completion_N.clamp(min=0)] * (completion_N >= 0)
         with torch.enable_grad():
             hidden = hidden_ND.detach().requires_grad_(wanted[0])
             weight = weight_VD.detach().requires_grad_(wanted[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -162,16 +163,30 @@ class BatchStage:
 
 @dataclass(frozen=True)
 class StepSpan:
-    """One optimisation step: it trains on sequences first .. first + size - 1."""
+    """One optimisation step: it trains on sequences first .. first + size - 1.
+
+    is_partial   whether it is the last step, with fewer sequences than the others of its stage
+    """
 
     first: int
     size: int
+    is_partial: bool = False
 
 
 class BatchPlan:
-    """Sequences of each step. Steps count from 0; an incomplete last step is left out."""
+    """Sequences of each step. Steps count from 0.
 
-    def __init__(self, stages: tuple[BatchStage, ...], total_sequences: int) -> None:
+    partial_last_step   whether the sequences that do not fill a last step make a smaller one;
+                        otherwise they are left out
+    """
+
+    def __init__(
+        self,
+        stages: tuple[BatchStage, ...],
+        total_sequences: int,
+        *,
+        partial_last_step: bool = False,
+    ) -> None:
         self._stages = sorted(stages, key=lambda stage: stage.start)
         self._steps_before: list[int] = []
         steps = 0
@@ -179,12 +194,16 @@ class BatchPlan:
             self._steps_before.append(steps)
             last = index + 1 == len(self._stages)
             end = total_sequences if last else min(self._stages[index + 1].start, total_sequences)
-            steps += max(end - stage.start, 0) // stage.size
+            full, rest = divmod(max(end - stage.start, 0), stage.size)
+            steps += full + (partial_last_step and rest > 0)
         self.num_steps = steps
+        self._end = total_sequences if partial_last_step else sys.maxsize
 
     def step(self, index: int) -> StepSpan:
         """The span of step `index`, in constant time per stage."""
         for stage, before in zip(reversed(self._stages), reversed(self._steps_before), strict=True):
             if index >= before:
-                return StepSpan(stage.start + (index - before) * stage.size, stage.size)
+                first = stage.start + (index - before) * stage.size
+                size = min(stage.size, self._end - first)
+                return StepSpan(first, size, is_partial=size < stage.size)
         raise IndexError(index)

@@ -102,49 +102,28 @@ class PeriodicEvaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainConfig:
-    """Pretraining of one model.
+class TrainingConfig:
+    """Settings of a training run that hold for pretraining and for fine-tuning.
 
-    context        tokens of a sequence
-    begin          checkpoint to start from; None: random weights
-    first_sequence   position in the corpus order at which this run starts to read
-    sequences      length of the run in sequences; None: `epochs` times the packed corpus
+    first_sequence   position in the order of the data at which this run starts to read
+    sequences      length of the run in sequences; None: `epochs` times the data
     batch          sequences per step, in stages
     micro_batch    largest number of sequences of a process per forward pass; a step is divided into
                    as few micro-batches as possible, of equal size up to one sequence. None: one
-    goldfish       Goldfish loss mask; None trains on every token
-    masks          loss mask between documents: "stamm" masks the first token of each; "released"
-                   what is predicted from an end token, as the code of Apertus does; "report" the
-                   end token, as in its report
-    z_loss         weight of the mean of log(Z)^2, which keeps logits from drifting; a separate
-                   metric beside the loss
-    objective      "next-token", or a subclass of it, "mine.py:MyObjective"
-                   (docs/extending/objective.md)
     optimizer      AdamW, AdEMAMix, Muon, or your own, "mine.py:MyOptimizer"
                    (docs/extending/optimizer.md)
     clip_norm      gradient clipping: largest gradient norm
     evaluate       evaluation during training; None: none. It changes no weight
     record_shapes_every   steps between records of the learned activation parameters, and of
                    representation metrics in preference optimization
-    pack           folder of the packed corpus; empty where a recipe packs one itself
     trackers       trackers that receive the metrics; may change when a run resumes
-    foreign        token files in Megatron's format, instead of a packed corpus
-    tuned          "", or the entry of an input file with the peak learning rate, the length or both
-                   that an earlier step found (`pretrain.lr_finder.apply_tuning`)
     """
 
-    model: DecoderConfig = field(default_factory=DecoderConfig)
-    context: int = 256
-    begin: InitialWeights | None = None
     first_sequence: int = 0
     sequences: int | None = None
     epochs: float = 1.0
     batch: tuple[BatchStage, ...] = (BatchStage(),)
     micro_batch: int | None = None
-    goldfish: Goldfish | None = field(default_factory=Goldfish)
-    masks: Rule = "stamm"
-    z_loss: float = 0.0
-    objective: str = NEXT_TOKEN
     optimizer: OptimizerConfig = field(default_factory=AdEMAMix)
     schedule: Schedule = field(default_factory=WarmupStableDecay)
     clip_norm: float = 1.0
@@ -152,9 +131,6 @@ class PretrainConfig:
     evaluate: PeriodicEvaluation | None = None
     record_shapes_every: int = 10
     engine: EngineConfig = field(default_factory=EngineConfig)
-    pack: str = ""
-    foreign: MegatronFiles | None = None
-    tuned: str = ""
     trackers: tuple[TensorBoard | Trackio | WandB, ...] = ()
     FORMER_KEYS: ClassVar = {"mirrors": "trackers"}
 
@@ -163,20 +139,9 @@ class PretrainConfig:
         spans = [
             (b.start - a.start) % a.size for a, b in zip(self.batch, self.batch[1:], strict=False)
         ]
-        first = self.batch[0].size if self.batch else 1
         validate(
             self,
-            ("context", self.context >= 2, "must be at least 2"),
-            (
-                "context",
-                self.context <= self.model.max_context,
-                f"exceeds model.max_context = {self.model.max_context}",
-            ),
-            (
-                "sequences",
-                self.sequences is None or self.sequences >= first,
-                f"is less than one step: batch.0.size = {first}",
-            ),
+            ("sequences", self.sequences is None or self.sequences >= 1, "must be at least 1"),
             ("epochs", 0 < self.epochs < math.inf, "must be positive and finite"),
             ("batch", starts[:1] == [0], "must begin at sequence 0"),
             ("batch", starts == sorted(set(starts)), "must have rising starts"),
@@ -187,54 +152,33 @@ class PretrainConfig:
                 "must be at least 1",
             ),
             ("clip_norm", self.clip_norm > 0, "must be positive"),
-            ("z_loss", 0 <= self.z_loss < math.inf, "must be finite and not negative"),
             ("first_sequence", self.first_sequence >= 0, "must not be negative"),
-            (
-                "objective",
-                self.objective == NEXT_TOKEN or is_reference(self.objective),
-                f"is neither {NEXT_TOKEN!r} nor of the form mine.py:MyObjective",
-            ),
-            ("pack", not (self.pack and self.foreign), "is given, and foreign too"),
             ("record_shapes_every", self.record_shapes_every >= 1, "must be at least 1"),
         )
 
-    @property
-    def lora(self) -> Lora | None:
-        """None: pretraining trains all parameters. Configurations of fine-tuning have a field in its place."""
-        return None
-
-    @property
-    def reward_head(self) -> bool:
-        """False: pretraining trains a language model."""
-        return False
+    def user_code(self) -> dict[str, str]:
+        """References to the user's code that training calls, by what it is; {} without any."""
+        optimizer = self.optimizer
+        return {"optimizer": optimizer.reference} if isinstance(optimizer, CustomOptimizer) else {}
 
     def user_files(self) -> dict[str, Path]:
         """The user's code and data that training reads: optimizer, objective, evaluation tasks."""
-        optimizer, tasks = self.optimizer, self.evaluate.tasks if self.evaluate else ()
-        code = [optimizer.reference] if isinstance(optimizer, CustomOptimizer) else []
-        code += [self.objective] if self.objective != NEXT_TOKEN else []
-        return code_files(code) | task_files(tasks)
+        tasks = self.evaluate.tasks if self.evaluate else ()
+        return code_files(self.user_code().values()) | task_files(tasks)
 
-    def total_sequences(self, corpus_sequences: int | None = None) -> int:
-        """Length of the run in sequences, given how many the packed corpus holds.
+    def total_sequences(self, per_epoch: int | None = None) -> int:
+        """Length of the run in sequences, given how many the data hold.
 
-        Raises   ConfigError when the length depends on the corpus and it is unknown or too small.
+        Raises   ConfigError when the length depends on the data and is unknown.
         """
         if self.sequences is not None:
             return self.sequences
-        if corpus_sequences is None:
+        if per_epoch is None:
             raise ConfigError(
                 "the length of the run depends on the packed corpus, which does not exist yet",
                 fix="Set sequences=..., or run the corpus first",
             )
-        total = int(corpus_sequences * self.epochs)
-        if total < self.batch[0].size:
-            raise ConfigError(
-                f"the data gives {total} sequences of at most {self.context} tokens, "
-                f"fewer than one batch of {self.batch[0].size}",
-                fix="Add documents, or lower batch.0.size or context",
-            )
-        return total
+        return int(per_epoch * self.epochs)
 
     def parts(self, sequences: int) -> int:
         """Number of micro-batches of a process that has `sequences` of a step."""
@@ -247,3 +191,112 @@ class PretrainConfig:
     def batches(self, total_sequences: int) -> BatchPlan:
         """Sequences of each step."""
         return BatchPlan(self.batch, total_sequences)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderTrainingConfig(TrainingConfig):
+    """Training of one decoder on sequences of one length.
+
+    context        tokens of a sequence
+    """
+
+    model: DecoderConfig = field(default_factory=DecoderConfig)
+    context: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validate(
+            self,
+            ("context", self.context >= 2, "must be at least 2"),
+            (
+                "context",
+                self.context <= self.model.max_context,
+                f"exceeds model.max_context = {self.model.max_context}",
+            ),
+        )
+
+    @property
+    def lora(self) -> Lora | None:
+        """None: all parameters are trained. Configurations of fine-tuning have a field in its place."""
+        return None
+
+    @property
+    def reward_head(self) -> bool:
+        """False: a language model is trained."""
+        return False
+
+    @property
+    def z_loss(self) -> float:
+        """Weight of the mean of log(Z)^2 in next-token prediction."""
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig(DecoderTrainingConfig):
+    """Pretraining of one model.
+
+    begin          checkpoint to start from; None: random weights
+    goldfish       Goldfish loss mask; None trains on every token
+    masks          loss mask between documents: "stamm" masks the first token of each; "released"
+                   what is predicted from an end token, as the code of Apertus does; "report" the
+                   end token, as in its report
+    z_loss         weight of the mean of log(Z)^2, which keeps logits from drifting; a separate
+                   metric beside the loss
+    objective      "next-token", or a subclass of it, "mine.py:MyObjective"
+                   (docs/extending/objective.md)
+    pack           folder of the packed corpus; empty where a recipe packs one itself
+    foreign        token files in Megatron's format, instead of a packed corpus
+    tuned          "", or the entry of an input file with the peak learning rate, the length or both
+                   that an earlier step found (`pretrain.lr_finder.apply_tuning`)
+
+    The other fields are those of `TrainingConfig`.
+    """
+
+    begin: InitialWeights | None = None
+    goldfish: Goldfish | None = field(default_factory=Goldfish)
+    masks: Rule = "stamm"
+    z_loss: float = 0.0
+    objective: str = NEXT_TOKEN
+    pack: str = ""
+    foreign: MegatronFiles | None = None
+    tuned: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        first = self.batch[0].size
+        validate(
+            self,
+            (
+                "sequences",
+                self.sequences is None or self.sequences >= first,
+                f"is less than one step: batch.0.size = {first}",
+            ),
+            ("z_loss", 0 <= self.z_loss < math.inf, "must be finite and not negative"),
+            ("objective", *objective_check(self.objective)),
+            ("pack", not (self.pack and self.foreign), "is given, and foreign too"),
+        )
+
+    def user_code(self) -> dict[str, str]:
+        """As in `TrainingConfig`, with the objective."""
+        own = {} if self.objective == NEXT_TOKEN else {"objective": self.objective}
+        return {**own, **super().user_code()}
+
+    def total_sequences(self, per_epoch: int | None = None) -> int:
+        """Length of the run in sequences, given how many the packed corpus holds.
+
+        Raises   ConfigError when the length depends on the corpus and it is unknown or too small.
+        """
+        total = super().total_sequences(per_epoch)
+        if total < self.batch[0].size:
+            raise ConfigError(
+                f"the data gives {total} sequences of at most {self.context} tokens, "
+                f"fewer than one batch of {self.batch[0].size}",
+                fix="Add documents, or lower batch.0.size or context",
+            )
+        return total
+
+
+def objective_check(name: str) -> tuple[bool, str]:
+    """Whether a field names an objective, and the message otherwise, for `validate`."""
+    is_one = name == NEXT_TOKEN or is_reference(name)
+    return is_one, f"is neither {NEXT_TOKEN!r} nor of the form mine.py:MyObjective"

@@ -19,11 +19,13 @@ from stamm.corpus.megatron_dataset import MegatronTokens
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.shuffle import Proof, StoredTokens, TokenStream
 from stamm.engine.distributed import DistributedContext
+from stamm.engine.trainer import InitialCheckpoint
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import coverage
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.lr_finder import apply_tuning
+from stamm.pretrain.train import load_objective
 from stamm.pretrain.training_run import TrainingData, TrainingKind, train_run
 from stamm.runs.job import Workspace
 
@@ -48,7 +50,25 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
             goldfish=lambda: windows_coverage(config.goldfish, windows),
         )
 
-    train_run(config, workspace, TrainingKind(name="pretrain", open_data=open_data))
+    kind = TrainingKind(
+        name="pretrain",
+        open_data=open_data,
+        make_objective=load_objective(config.objective),
+        start=_start(config, workspace.inputs),
+    )
+    train_run(config, workspace, kind)
+
+
+def _start(config: PretrainConfig, inputs: Mapping[str, Path]) -> InitialCheckpoint | None:
+    """The checkpoint that `config.begin` names; None: random weights."""
+    if config.begin is None:
+        return None
+    if "begin" not in inputs:
+        raise ConfigError(
+            f"begin.checkpoint = {config.begin.checkpoint} is not among the inputs of this run",
+            fix="Use a recipe that trains from a checkpoint, or set begin=none",
+        )
+    return InitialCheckpoint(inputs["begin"], optimizer_state=config.begin.moments == "keep")
 
 
 def _verified(stream: StoredTokens, world: DistributedContext) -> Proof:

@@ -28,7 +28,7 @@ from stamm.models.attention_mask import document_mask
 from stamm.models.config import GatedFFN, PlainFFN
 from stamm.models.determinism import operation_threads
 from stamm.models.ffn import ffn_activation
-from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.config import DecoderTrainingConfig
 
 Implementation = Literal["stamm", "torch"]
 ATTENTION = "attention"
@@ -46,7 +46,7 @@ def activation_key(ffn: PlainFFN | GatedFFN) -> str:
     return f"activation {ffn.spec.name}, {ffn.precision}"
 
 
-def choose_kernels(config: PretrainConfig, num_sequences: int) -> Choices:
+def choose_kernels(config: DecoderTrainingConfig, num_sequences: int) -> Choices:
     """The implementation of attention and of each activation of `config.model` on this CPU.
 
     num_sequences   length of the run
@@ -74,7 +74,7 @@ def choose_kernels(config: PretrainConfig, num_sequences: int) -> Choices:
 
 
 def choices_of_run(
-    config: PretrainConfig, num_sequences: int, world: DistributedContext
+    config: DecoderTrainingConfig, num_sequences: int, world: DistributedContext
 ) -> Choices:
     """`choose_kernels` with the threads that an operation of the run has; for the main process."""
     threads = config.engine.threads
@@ -86,7 +86,7 @@ def choices_of_run(
         return choose_kernels(config, num_sequences)
 
 
-def prepare_kernels(config: PretrainConfig, choices: Choices) -> str | None:
+def prepare_kernels(config: DecoderTrainingConfig, choices: Choices) -> str | None:
     """Compile or load the kernels of `choices` before the first step.
 
     Returns  why the attention kernel of `choices` cannot be used in this process, else None
@@ -95,7 +95,9 @@ def prepare_kernels(config: PretrainConfig, choices: Choices) -> str | None:
     return fused_attention.unavailable_reason() if generated else None
 
 
-def activation_backend(config: PretrainConfig, choices: Choices, device: torch.device) -> str:
+def activation_backend(
+    config: DecoderTrainingConfig, choices: Choices, device: torch.device
+) -> str:
     """The implementation of the activation of `config.model` on `device`, as a line of the log."""
     ffn = config.model.ffn
     why = "engine.kernels" if config.engine.kernels == "torch" else "measured to be faster"
@@ -110,7 +112,9 @@ def activation_backend(config: PretrainConfig, choices: Choices, device: torch.d
 
 
 @contextlib.contextmanager
-def chosen_kernels(config: PretrainConfig, choices: Choices) -> Iterator[PretrainConfig]:
+def chosen_kernels(
+    config: DecoderTrainingConfig, choices: Choices
+) -> Iterator[DecoderTrainingConfig]:
     """A context in which activations use the kernels of `choices`; yields `config` with their attention.
 
     Edge     a missing choice, as in the manifest of an older run, is "stamm"

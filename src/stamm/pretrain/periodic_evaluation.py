@@ -36,7 +36,7 @@ from stamm.evaluate.text_model import TextModel, load_tokenizer, text_model
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
 from stamm.models.lora import merged_weights
-from stamm.pretrain.config import HELD_OUT, PeriodicEvaluation, PretrainConfig
+from stamm.pretrain.config import HELD_OUT, DecoderTrainingConfig, PeriodicEvaluation
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.evaluation import ItemLine
 
@@ -50,7 +50,7 @@ Probe = Callable[[], tuple[str, ClusteredRatio]]
 
 
 def make_evaluator(
-    config: PretrainConfig,
+    config: DecoderTrainingConfig,
     trained: Decoder,
     num_steps: int,
     workspace: Workspace,
@@ -75,7 +75,7 @@ def make_evaluator(
 
     @torch.no_grad()
     def evaluate(step: int) -> dict[str, float]:
-        if step % wanted.every and step != num_steps:
+        if not step or (step % wanted.every and step != num_steps):
             return {}
         alone = world.size == 1
         weights: Mapping[str, Tensor] = (
@@ -98,14 +98,14 @@ def make_evaluator(
     return evaluate
 
 
-def sample_tokens(config: PretrainConfig, wanted: PeriodicEvaluation, processes: int) -> int:
+def sample_tokens(config: DecoderTrainingConfig, wanted: PeriodicEvaluation, processes: int) -> int:
     """Tokens of the sample of each task: together they cost `share` of the steps between evaluations."""
     trained = wanted.every * config.batch[0].size * config.context / processes
     return int(wanted.share * trained / TOKEN_COST / len(wanted.tasks))
 
 
 def _probes(
-    config: PretrainConfig,
+    config: DecoderTrainingConfig,
     wanted: PeriodicEvaluation,
     model: TextModel,
     workspace: Workspace,

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 
@@ -31,7 +31,7 @@ from stamm.models.guide_draws import guide_uses
 from stamm.models.linear import structured_linears
 from stamm.models.lora import lora_sizes
 from stamm.optim.schedules import BatchPlan
-from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.config import DecoderTrainingConfig
 from stamm.pretrain.dataset import BatchT, TrainingSequences
 
 
@@ -46,7 +46,7 @@ class SequenceObjective(Objective, Generic[BatchT]):
 
     def __init__(
         self,
-        config: PretrainConfig,
+        config: DecoderTrainingConfig,
         decoder: Decoder,
         windows: TrainingSequences[BatchT],
         world: DistributedContext,
@@ -59,7 +59,7 @@ class SequenceObjective(Objective, Generic[BatchT]):
             raise ConfigError(what, fix=fix)
         self._shard = SequenceShard(world, config.context)
         for stage in config.batch:
-            self._shard.rows(0, stage.size)
+            self._shard.check_batch(stage.size)
         long = config.engine.precision == "float32"
         self._dtype = torch.float32 if long else torch.bfloat16
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="sequences")
@@ -82,8 +82,8 @@ class SequenceObjective(Objective, Generic[BatchT]):
         """This process's part of the step; on a CPU split further, for its threads."""
         self.decoder.begin_step(step, self.num_steps, self._config.seed)
         batches = self._read(step)
-        mine = self._plan.step(step - 1).size // self._world.data
-        largest = self._config.largest_micro_batch(mine)
+        most = self._shard.largest(self._plan.step(step - 1).size)
+        largest = self._config.largest_micro_batch(most)
         self._count = self.total_count(batches)
         self.begin_step(batches)
         guides = tuple(one.guided for _, one in structured_linears(self.decoder))
@@ -113,13 +113,17 @@ class SequenceObjective(Objective, Generic[BatchT]):
             self.decoder.model.frequencies, document_BT, self._dtype, self._config.engine.attention
         )
 
-    def _compute(self, batch: BatchT, count: int) -> StepLoss:
+    def _compute(self, batch: BatchT, count: float) -> StepLoss:
         return self.step_loss(batch.to(self._world.device), float(count))
 
     def learning_rate(self, step: int) -> float:
-        """Learning rate of the step, by the sequences trained on when it ends."""
+        """Learning rate of the step, by the sequences trained on when it ends.
+
+        Edge   in the middle of a partial last step: the rate at the end of a run may be 0
+        """
         span = self._plan.step(step - 1)
-        return self._config.schedule.rate(span.first + span.size, self.total_sequences)
+        trained = span.size // 2 if span.is_partial else span.size
+        return self._config.schedule.rate(span.first + trained, self.total_sequences)
 
     def num_items(self, step: int) -> float:
         """Tokens of the step."""
@@ -178,13 +182,37 @@ class SequenceObjective(Objective, Generic[BatchT]):
 
     def _rows(self, step: int) -> list[BatchT]:
         span = self._plan.step(step - 1)
-        mine = self._shard.rows(self._config.first_sequence + span.first, span.size)
+        return self._part(self._config.first_sequence + span.first, span.size)
+
+    def _part(self, first: int, count: int) -> list[BatchT]:
+        """This process's part of `count` sequences, in as many pieces as that of every other process."""
+        mine = self._shard.rows(first, count)
         pieces = [
             piece
-            for micro in _cut(mine, self._config.parts(len(mine)))
+            for micro in _cut(mine, self._config.parts(self._shard.largest(count)))
             for piece in _cut(micro, self._pieces(len(micro)))
         ]
         return [self._windows.batch(piece.start, len(piece)) for piece in pieces]
+
+    @torch.no_grad()
+    def mean_metrics(self) -> dict[str, float]:
+        """Metrics of all sequences, as those of one step that trains on them; nothing is trained.
+
+        Every process calls it; all get the same values.
+        """
+        count = self._windows.per_epoch
+        largest = self._config.largest_micro_batch(self._shard.largest(self._config.batch[0].size))
+        mine = self._shard.rows(0, count)
+        pieces = _Pieces(self._windows, [*_cut(mine, -(-self._shard.largest(count) // largest))])
+        terms = float(self.total_count(pieces))
+        self.begin_step(pieces)
+        total: dict[str, torch.Tensor] = {}
+        for batch in pieces:
+            for name, value in self._compute(batch, terms).metrics.items():
+                total[name] = total.get(name, 0.0) + value.detach().double()
+        names = list(total)
+        values = torch.stack([total[name] for name in names]).to(self._world.device)
+        return dict(zip(names, self._world.all_reduce_sum(values).tolist(), strict=True))
 
     def _pieces(self, sequences: int) -> int:
         """Number of pieces of a micro-batch of so many sequences."""
@@ -192,7 +220,7 @@ class SequenceObjective(Objective, Generic[BatchT]):
             return 1
         return pieces_of(self._config.engine, sequences, self._config.context)
 
-    def total_count(self, batches: list[BatchT]) -> int:
+    def total_count(self, batches: Sequence[BatchT]) -> int:
         """`loss_count` of the whole step, from this process's part of it."""
         count = sum(batch.loss_count for batch in batches)
         world = self._world
@@ -201,6 +229,20 @@ class SequenceObjective(Objective, Generic[BatchT]):
         summed = world.all_reduce_sum(torch.tensor(count, dtype=torch.int64, device=world.device))
         # Processes of context and tensor parallelism read the same sequences.
         return int(summed) // (world.context * world.tensor)
+
+
+class _Pieces(Sequence[BatchT]):
+    """Batches that are read again whenever they are asked for, so that one is in memory."""
+
+    def __init__(self, windows: TrainingSequences[BatchT], pieces: Sequence[range]) -> None:
+        self._windows, self._pieces = windows, pieces
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __getitem__(self, index: Any) -> Any:
+        piece = self._pieces[index]
+        return self._windows.batch(piece.start, len(piece))
 
 
 def steps_before(plan: BatchPlan, sequence: int) -> int:

@@ -40,7 +40,7 @@ from stamm.pretrain.kernel_choice import (
 )
 from stamm.pretrain.lr_finder import FINAL, SHORT
 from stamm.pretrain.step_timing_config import PaceConfig
-from stamm.pretrain.train import train_decoder
+from stamm.pretrain.train import load_objective, train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.metrics import read_metrics
 
@@ -138,7 +138,7 @@ def _timed(
     windows = SequenceSampler(stream, short.context, short.seed, short.goldfish, short.masks)
     place = replace(workspace, folder=folder, progress=NoProgress())
     with chosen_kernels(short, choices) as chosen:
-        train_decoder(chosen, place, world, windows)
+        train_decoder(chosen, place, world, windows, load_objective(short.objective))
     if not world.is_main_process:
         return []
     lines = read_metrics(folder / "log" / "speed.jsonl")[config.warmup_steps :]

@@ -9,61 +9,61 @@ from stamm.base.errors import ConfigError
 from stamm.base.user_code import load_reference
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import Objective
-from stamm.engine.trainer import Evaluator, InitialCheckpoint
+from stamm.engine.trainer import EarlyStopping, Evaluator, InitialCheckpoint
 from stamm.engine.trainer_setup import TrainedModel, fit
 from stamm.models.decoder import Decoder
-from stamm.pretrain.config import NEXT_TOKEN, PretrainConfig
+from stamm.pretrain.config import NEXT_TOKEN, DecoderTrainingConfig
 from stamm.pretrain.dataset import TrainingSequences
 from stamm.pretrain.next_token import NextToken
 from stamm.pretrain.periodic_evaluation import make_evaluator
 from stamm.runs.job import Workspace
 
-MakeObjective = Callable[
-    [PretrainConfig, Decoder, TrainingSequences[Any], DistributedContext], Objective
-]
+MakeObjective = Callable[[Any, Decoder, TrainingSequences[Any], DistributedContext], Objective]
+
+MakeValidation = Callable[[Any, Decoder, int, DistributedContext], Evaluator]
+"""From the configuration, the decoder and the number of steps."""
 
 
 def train_decoder(
-    config: PretrainConfig,
+    config: DecoderTrainingConfig,
     workspace: Workspace,
     world: DistributedContext,
     windows: TrainingSequences[Any],
-    make: MakeObjective | None = None,
+    make: MakeObjective = NextToken,
     start: InitialCheckpoint | None = None,
+    validation: MakeValidation | None = None,
+    stopping: EarlyStopping | None = None,
 ) -> TrainedModel:
     """Train `config.model` on `windows`, from the newest checkpoint or the beginning, to the end.
 
-    make     makes the objective; None: the one that the configuration names
-    start    weights to start from; None: `config.begin`, or random weights
+    make     makes the objective
+    start    weights to start from; None: random weights
+    validation   makes a further evaluation during training; None: only that of `config.evaluate`
+    stopping   early stopping by a metric of the evaluations; None: none
 
-    Raises   what `engine.trainer_setup.fit` raises, and ConfigError for an objective that cannot be
-             loaded or is not one, and for a checkpoint to start from that is not an input
+    Raises   what `engine.trainer_setup.fit` raises, and ConfigError for what is not an objective
     """
-    make_objective = load_objective(config.objective) if make is None else make
 
     def objective(decoder: Decoder) -> Objective:
-        made = make_objective(config, decoder, windows, world)
+        made = make(config, decoder, windows, world)
         if not isinstance(made, Objective):
             raise ConfigError(
-                f"{config.objective} makes {type(made).__name__}, which is not an objective",
+                f"{config.user_code().get('objective', make)} makes {type(made).__name__}, which is "
+                "not an objective",
                 fix="Subclass stamm.pretrain.next_token.NextToken",
             )
         return made
 
     num_steps = config.batches(config.total_sequences(windows.per_epoch)).num_steps
-    if start is None and config.begin is not None:
-        place = workspace.inputs.get("begin")
-        if place is None:
-            raise ConfigError(
-                f"begin.checkpoint = {config.begin.checkpoint} is not among the inputs of this run",
-                fix="Use a recipe that trains from a checkpoint, or set begin=none",
-            )
-        start = InitialCheckpoint(place, optimizer_state=config.begin.moments == "keep")
 
     def evaluator(decoder: Decoder) -> Evaluator | None:
-        return make_evaluator(config, decoder, num_steps, workspace, world)
+        sampled = make_evaluator(config, decoder, num_steps, workspace, world)
+        if validation is None:
+            return sampled
+        validate = validation(config, decoder, num_steps, world)
+        return lambda step: {**validate(step), **(sampled(step) if sampled else {})}
 
-    return fit(config, objective, num_steps, workspace, world, start, evaluator)
+    return fit(config, objective, num_steps, workspace, world, start, evaluator, stopping)
 
 
 def load_objective(name: str) -> MakeObjective:

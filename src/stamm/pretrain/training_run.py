@@ -40,7 +40,7 @@ from stamm.engine.events import NONFINITE, Events, read_events
 from stamm.engine.out_of_memory import out_of_memory_explained
 from stamm.engine.parallel import full_state_dict
 from stamm.engine.peak_flops import device_name
-from stamm.engine.trainer import InitialCheckpoint
+from stamm.engine.trainer import EarlyStopping, InitialCheckpoint
 from stamm.engine.trainer_setup import TrainedModel
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
@@ -51,7 +51,7 @@ from stamm.models.lora import lora_sizes
 from stamm.models.serialization import describe_decoder, save_decoder
 from stamm.optim.config import CustomOptimizer
 from stamm.optim.custom import optimizer_file
-from stamm.pretrain.config import NEXT_TOKEN, PretrainConfig
+from stamm.pretrain.config import DecoderTrainingConfig
 from stamm.pretrain.dataset import TrainingSequences
 from stamm.pretrain.kernel_choice import (
     Choices,
@@ -63,7 +63,7 @@ from stamm.pretrain.kernel_choice import (
 from stamm.pretrain.next_token import LOSS
 from stamm.pretrain.plan_warnings import RARE_STEPS, rare_gradients
 from stamm.pretrain.sequence_objective import steps_before
-from stamm.pretrain.train import MakeObjective, load_objective, train_decoder
+from stamm.pretrain.train import MakeObjective, MakeValidation, load_objective, train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import MANIFEST_FIX, new_manifest
 from stamm.runs.metrics import read_metrics
@@ -103,20 +103,23 @@ class TrainingKind:
 
     name             of the job: "pretrain", "finetune"
     open_data        opens the data and checks every byte; called on every process
-    make_objective   None: the objective that the configuration names
-    start            weights to start from; None: as the configuration has it
+    start            weights to start from; None: random weights
+    validation       a further evaluation during training; None: none
+    stopping         early stopping; None: none
     save             writes the trained model: its configuration, its weights by name, its folder
     """
 
     name: str
     open_data: Callable[[DistributedContext], TrainingData]
-    make_objective: MakeObjective | None = None
+    make_objective: MakeObjective
     start: InitialCheckpoint | None = None
+    validation: MakeValidation | None = None
+    stopping: EarlyStopping | None = None
     save: Callable[[DecoderConfig, dict[str, Tensor], Path], None] = save_trained
 
 
 @report_lost_peers()
-def train_run(config: PretrainConfig, workspace: Workspace, kind: TrainingKind) -> None:
+def train_run(config: DecoderTrainingConfig, workspace: Workspace, kind: TrainingKind) -> None:
     """Train `config.model` from the newest checkpoint when there is one, and write the files of an arm.
 
     Raises   what `pretrain.train.train_decoder` raises; DataError when the run was started with other
@@ -131,7 +134,7 @@ def train_run(config: PretrainConfig, workspace: Workspace, kind: TrainingKind) 
 
 
 def _train(
-    config: PretrainConfig, workspace: Workspace, kind: TrainingKind, device: torch.device
+    config: DecoderTrainingConfig, workspace: Workspace, kind: TrainingKind, device: torch.device
 ) -> None:
     folder, progress = workspace.folder, workspace.progress
     short = config.engine.precision != "float32"
@@ -174,7 +177,14 @@ def _train(
         chosen_kernels(config, choices) as chosen,
     ):
         trained = train_decoder(
-            chosen, workspace, world, sequences, kind.make_objective, kind.start
+            chosen,
+            workspace,
+            world,
+            sequences,
+            kind.make_objective,
+            kind.start,
+            kind.validation,
+            kind.stopping,
         )
     weights = full_state_dict(trained.decoder, world)
     devices = Counter(world.all_gather_object(device_name(world.device)))
@@ -194,7 +204,7 @@ def _train(
 
 
 def _choices(
-    config: PretrainConfig, per_epoch: int, world: DistributedContext, folder: Path
+    config: DecoderTrainingConfig, per_epoch: int, world: DistributedContext, folder: Path
 ) -> Choices:
     """The kernels recorded when the run started, or new choices."""
     path = folder / "manifest.json"
@@ -206,7 +216,7 @@ def _choices(
 
 
 def _note_manifest(
-    config: PretrainConfig,
+    config: DecoderTrainingConfig,
     workspace: Workspace,
     kind: TrainingKind,
     data: TrainingData,
@@ -280,26 +290,23 @@ def _recorded_hash(manifest: Path, name: str) -> str:
         return "" if name in _USER_CODE else "unknown"
 
 
-def _user_code(config: PretrainConfig) -> dict[str, dict[str, str]]:
+def _user_code(config: DecoderTrainingConfig) -> dict[str, dict[str, str]]:
     """The user's objective and optimizer, each with the hash of its source file; {} for built-in ones."""
-    files: dict[str, tuple[str, Path]] = {}
-    if config.objective != NEXT_TOKEN:
-        objective = load_objective(config.objective)
-        files["objective"] = (config.objective, source_file(config.objective, objective))
+    code, files = config.user_code(), {}
+    if "objective" in code:
+        objective = load_objective(code["objective"])
+        files["objective"] = source_file(code["objective"], objective)
     if isinstance(config.optimizer, CustomOptimizer):
-        files["optimizer"] = (config.optimizer.reference, optimizer_file(config.optimizer))
-    return {
-        name: {"path": reference, "sha256": sha256_file(file)}
-        for name, (reference, file) in files.items()
-    }
+        files["optimizer"] = optimizer_file(config.optimizer)
+    return {name: {"path": code[name], "sha256": sha256_file(file)} for name, file in files.items()}
 
 
 def _summary(
-    config: PretrainConfig, data: TrainingData, trained: TrainedModel, folder: Path
+    config: DecoderTrainingConfig, data: TrainingData, trained: TrainedModel, folder: Path
 ) -> dict[str, Any]:
     primary_metric = trained.objective.primary_metric
     per_sequence = training_flops(config.model, config.context, **lora_sizes(trained.decoder))
-    steps = read_metrics(folder / "metrics.jsonl")
+    steps = [line for line in read_metrics(folder / "metrics.jsonl") if line["step"]]
     per_epoch = data.sequences.per_epoch
     total = config.total_sequences(per_epoch)
     plan = config.batches(total)
@@ -317,7 +324,8 @@ def _summary(
         "trainable_parameters": sum(
             each.numel() for each in trained.decoder.parameters() if each.requires_grad
         ),
-        "steps": plan.num_steps,
+        "steps": trained.last_step,
+        **({} if trained.best_step is None else {"best_step": trained.best_step}),
         "trained_sequences": sequences,
         "trained_tokens": tokens,
         "learned_tokens": int(sum(line.get("train/kept_tokens", 0) for line in steps)),
@@ -332,7 +340,7 @@ def _summary(
 
 
 def _timing(
-    config: PretrainConfig,
+    config: DecoderTrainingConfig,
     folder: Path,
     trained: TrainedModel,
     world: DistributedContext,
@@ -367,7 +375,7 @@ def _median(lines: list[dict[str, Any]], key: str) -> float | None:
 
 def _outcome(folder: Path, primary_metric: str) -> str:
     """Last line of the progress: the mean loss of the last 5 % of the steps, skipped updates, skipped steps."""
-    lines = read_metrics(folder / "metrics.jsonl")
+    lines = [line for line in read_metrics(folder / "metrics.jsonl") if line["step"]]
     if not lines:
         return "no update was made: every loss was non-finite"
     events = Events(folder / "events.json", writes=False)

@@ -11,7 +11,7 @@ from stamm.align.data.prepare_config import PrepareConfig
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
-from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
 from stamm.align.training.loss_config import (
     DPO,
     KTO,
@@ -217,7 +217,7 @@ class PreferenceRecipe:
     def _prepare(self, context: int) -> PrepareConfig:
         """With the columns that the loss reads of each row."""
         loss, train = self.train.loss, self.train
-        examples = math.ceil(train.batch[0].size / train.epochs) if train.sequences is None else 1
+        examples = math.ceil(1 / train.epochs) if train.sequences is None else 1
         least = self.prepare.min_references
         needs: Literal["nothing", "labels", "rewards", "ref_rewards", "own_ref_rewards"] = "nothing"
         if isinstance(loss, QRPO):
@@ -230,7 +230,7 @@ class PreferenceRecipe:
             context=context,
             needs=needs,
             min_references=least,
-            min_examples=examples,
+            min_examples=max(self.prepare.min_examples, examples),
         )
 
     def _sampled(self, start: StartModel, context: int) -> list[Step]:
@@ -261,7 +261,7 @@ class PreferenceRecipe:
             last = number == self.rounds
             arm = self.name if last else f"{self.name}-{name}"
             training = training_steps(
-                replace(self.train, context=context),
+                FineTuneJobConfig.of(self.train, context=context),
                 arm,
                 policy,
                 data=prepared.folder,

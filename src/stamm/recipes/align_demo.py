@@ -18,7 +18,7 @@ from stamm.align.rewards.reward_config import (
     Stopped,
     Weighted,
 )
-from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
 from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, SimPO
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.base.config import override, validate
@@ -165,7 +165,7 @@ class AlignDemo:
         return [
             prepare,
             *training_steps(
-                replace(self.sft, context=self.context),
+                FineTuneJobConfig.of(self.sft, context=self.context),
                 _SFT,
                 start.inputs,
                 data=prepare.folder,
@@ -263,10 +263,12 @@ class AlignDemo:
         settings: tuple[str, ...] | None,
     ) -> Step:
         """Training with these settings; None: with the chosen ones."""
-        config = replace(objective.train, context=self.context)
-        if settings is None:
-            config = replace(config, chosen=objective.name)
-        else:
+        config = FineTuneJobConfig.of(
+            objective.train,
+            context=self.context,
+            chosen=objective.name if settings is None else "",
+        )
+        if settings is not None:
             config = override(config, list(settings), f"in objectives, {objective.name}")
         (step,) = training_steps(
             config,

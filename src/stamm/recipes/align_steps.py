@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.rewards.reward_config import ScoreConfig
 from stamm.align.rewards.sources import reward_sources
 from stamm.align.sampling.sample_config import SampleConfig
-from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
 from stamm.align.training.loss_config import needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.audit.config import AuditConfig
@@ -68,7 +68,7 @@ def offline_steps(
     """Prepared data and the training of one arm on it; `prepare` names the files and the context."""
     prepared = prepare_step(prepare, start.tokenizer, after=start.after)
     training = training_steps(
-        replace(config, context=prepare.context),
+        FineTuneJobConfig.of(config, context=prepare.context),
         arm,
         start.inputs,
         data=prepared.folder,
@@ -81,7 +81,7 @@ def offline_steps(
 
 
 def training_steps(
-    config: FineTuneConfig,
+    config: FineTuneJobConfig,
     arm: str,
     start: Mapping[str, str],
     *,

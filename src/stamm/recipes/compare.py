@@ -175,6 +175,7 @@ class Comparison:
         validate(
             pretrain,
             ("foreign", pretrain.foreign is None, "is set, but a comparison packs its own corpus"),
+            ("pack", not pretrain.pack, "is set, but a comparison packs its own corpus"),
             ("begin", pretrain.begin is None, "is set, but arms start from random weights"),
             ("sequences", pretrain.sequences is not None, "must be given: arms are matched by it"),
             ("batch", len(pretrain.batch) == 1, "must have one stage: short runs shorten them all"),

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from stamm.base.config import override, to_plain
 from stamm.base.console import Console, NoProgress, Progress
@@ -86,7 +88,10 @@ class RecipeRun:
         self._recipe = recipe
         self.root = root
         self.folder = Run(root, recipe.name, recipe.overrides, to_plain(recipe.config))
-        self.steps = _steps(recipe, root)
+        self.steps = steps_of(recipe.config, recipe.name, root)
+        is_new = not (root / "config.json").exists()
+        if is_new and not isinstance(recipe.config, Search):  # of which these steps are a part
+            check_overrides(recipe, root, self.steps)
         self.rank, self.size = rank_and_size()
         self._jobs = 1
 
@@ -177,11 +182,70 @@ def _resolved(recipe: str | Config | Callable[[], Config], overrides: Sequence[s
             fix="Pass a recipe's name, a Study, a Comparison, a CorpusRecipe or a PretrainConfig",
         )
     name = type(config).__name__ if isinstance(recipe, Config) else recipe.__name__
-    return Resolved(name, override(config, overrides, "passed to stamm.run"), tuple(overrides))
+    changed = override(config, overrides, "passed to stamm.run")
+    return Resolved(name, changed, tuple(overrides), config)
 
 
-def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
-    config = recipe.config
+_CHECKED = "tolerance"  # a bound that is only checked
+_PLACED = "execution"  # where shards run
+
+
+def check_overrides(recipe: Resolved, root: Path, steps: Sequence[Step]) -> None:
+    """Refuse an override that no step reads: the steps are the same without it, and with other values.
+
+    Raises   ConfigError naming it
+    """
+    plain, described = to_plain(recipe.config), [_described(step) for step in steps]
+
+    def changes_steps(assignments: Sequence[str], *, when_refused: bool) -> bool:
+        """Whether a run with these overrides has other steps."""
+        try:
+            config = override(recipe.given, assignments)
+            found = [_described(step) for step in steps_of(config, recipe.name, root)]
+        except StammError:
+            return when_refused
+        return found != described
+
+    for number, assignment in enumerate(recipe.overrides):
+        key, _, text = assignment.partition("=")
+        others = [*recipe.overrides[:number], *recipe.overrides[number + 1 :]]
+        if key.startswith(_PLACED) or key.endswith(_CHECKED) or text.lower() == "none":
+            continue  # what is not there can be switched off
+        if changes_steps(others, when_refused=True):
+            continue
+        with contextlib.suppress(StammError):
+            if to_plain(override(recipe.given, others)) == plain:
+                continue  # it repeats what holds anyway
+        changed = ([*others, f"{key}={value}"] for value in _other_values(text))
+        if any(changes_steps(assignments, when_refused=False) for assignments in changed):
+            continue
+        raise ConfigError(
+            f"no step of this run reads {key}",
+            where=f"set by {assignment}",
+            fix="Leave it out, or set what it belongs to",
+        )
+
+
+def _other_values(text: str) -> list[str]:
+    """Values of the same type, for a setting whose value has the effect of another."""
+    if text.lower() in ("true", "false"):
+        return ["false" if text.lower() == "true" else "true"]
+    try:
+        value = float(text)
+    except ValueError:
+        return []
+    return [f"{value * factor:g}" for factor in (2, 10, 0.5)]
+
+
+def _described(step: Step) -> tuple[Step, Any]:
+    """A step, and its configuration with the classes of unions."""
+    plain = to_plain(step.config)
+    plain.pop("config_sha256", None)  # of the whole recipe
+    return replace(step, config=type(step.config)), plain
+
+
+def steps_of(config: Config, name: str, root: Path) -> tuple[Step, ...]:
+    """The steps of a recipe's configuration in the run folder `root`."""
     if isinstance(config, Branching):
         return config.steps(root)
     if not isinstance(config, PretrainConfig):
@@ -190,7 +254,7 @@ def _steps(recipe: Resolved, root: Path) -> tuple[Step, ...]:
         return single_steps(config, root, config.foreign.inputs(), _foreign_files(config.foreign))
     if not config.pack:
         raise ConfigError(
-            f"recipe {recipe.name} has no packed corpus to train on",
+            f"recipe {name} has no packed corpus to train on",
             fix="Set pack=FOLDER, such as pack=runs/demo/pack, or `stamm plan` it",
         )
     pack = Path(config.pack)

@@ -20,11 +20,13 @@ class Resolved:
 
     name     its name in run folders and messages
     config   the resolved tree
+    given    the tree before the overrides
     """
 
     name: str
     config: catalog.Config
     overrides: tuple[str, ...]
+    given: catalog.Config
 
 
 def resolve(word: str, overrides: Sequence[str]) -> Resolved:
@@ -41,7 +43,7 @@ def resolve(word: str, overrides: Sequence[str]) -> Resolved:
             f"{word} returns {type(config).__name__}, not a recipe",
             fix="Return a Study, a CorpusRecipe or a PretrainConfig",
         )
-    return Resolved(name, override(config, overrides), tuple(overrides))
+    return Resolved(name, override(config, overrides), tuple(overrides), config)
 
 
 def build(name: str, *overrides: str) -> catalog.Config:

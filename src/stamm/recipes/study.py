@@ -70,6 +70,11 @@ class Study:
                 "pretrain.foreign is set, but a study packs its own corpus",
                 fix="Train on Megatron files with a PretrainConfig recipe",
             )
+        if self.pretrain.pack:
+            raise ConfigError(
+                f"pretrain.pack = {self.pretrain.pack} is set, but a study packs its own corpus",
+                fix="Leave it out, or train on it with a PretrainConfig recipe",
+            )
         if vocabulary != self.tokenizer.vocab_size:
             raise ConfigError(
                 f"pretrain.model.vocab_size = {vocabulary} is not tokenizer.vocab_size = "

@@ -13,10 +13,11 @@ from stamm.reports.intervals import holm
 from stamm.reports.reward_models import reward_sentence
 from stamm.reports.run_data import RunResults
 from stamm.reports.text import one_line
-from stamm.reports.training import FINETUNE
+from stamm.reports.training import FINETUNE, Metrics, Series
 from stamm.runs.schemas.alignment import AlignmentFile, AnswerChange, RewardChange
 from stamm.runs.schemas.evaluation import MeanInterval
 from stamm.runs.schemas.prepared_data import PreparedSummary
+from stamm.runs.schemas.training import HELD_OUT_ROWS, TrainingSummary
 
 BETTER, WORSE, NOT_SHOWN = "better", "worse", "not shown"
 _LONGEST_NAME = 40
@@ -290,6 +291,7 @@ def _not_evaluated(study: RunResults) -> list[str]:
         else:
             change = ""
         said.append(f"{one_line(arm.name, _LONGEST_NAME)} was fine-tuned{steps}{change}.")
+        said += [_held_out(metrics, summary)] if metrics and _validated(metrics) else []
     if not tuned:
         said.append("No model was fine-tuned yet.")
     if rows:
@@ -298,6 +300,29 @@ def _not_evaluated(study: RunResults) -> list[str]:
     if len(study.reward_models) < max(len(tuned), 1):
         said.append("No answers were compared with the start model's.")
     return said
+
+
+def _validated(metrics: Metrics) -> dict[str, Series]:
+    """Loss, accuracy and margin of held-out rows by step, those that were measured."""
+    named = {
+        name.removesuffix("_nats"): metrics.evaluations.get(f"evaluate/{HELD_OUT_ROWS}/{name}")
+        for name in ("loss_nats", "loss", "accuracy", "margin")
+    }
+    return {name: values for name, values in named.items() if values is not None}
+
+
+def _held_out(metrics: Metrics, summary: TrainingSummary | None) -> str:
+    """The change on held-out rows, to the weights that are kept."""
+    kept = summary.best_step if summary else None
+    changes = []
+    for name, series in _validated(metrics).items():
+        at = dict(zip(series.steps, series.values, strict=True))
+        last = at.get(kept, series.values[-1]) if kept is not None else series.values[-1]
+        changes.append(f"{name} {fixed(series.values[0], 3)} → {fixed(last, 3)}")
+    early = (
+        "" if kept is None else f"; the weights of step {kept:,}, which has the lowest, are kept"
+    )
+    return f"On held-out rows: {', '.join(changes)}{early}."
 
 
 def _cost(study: RunResults) -> DataTable:

@@ -14,10 +14,12 @@ from stamm.reports.text import one_line
 from stamm.reports.theme import drawn, series
 from stamm.reports.training import Series
 from stamm.runs.schemas.evaluation import MetricValue, TaskFile
+from stamm.runs.schemas.training import HELD_OUT_ROWS
 
 _MOST_FIGURES = 12
 _ROWS = 200
 _ERROR = "standard_error"
+_OF_ROWS = ("loss_nats", "loss", "accuracy", "margin")
 _UNITS = {"loss_nats": "loss, nats per token", "bits_per_byte": "bits per byte"}
 Point = tuple[int, MetricValue]
 
@@ -75,7 +77,7 @@ def _during_training(arm: ArmResults) -> dict[tuple[str, str], list[Point]]:
     found = {}
     for key, values in known.items():
         _, task, metric = key.split("/")
-        if metric == _ERROR:
+        if metric == _ERROR or (task == HELD_OUT_ROWS and metric not in _OF_ROWS):
             continue
         errors = known.get(f"evaluate/{task}/{_ERROR}", Series())
         error_at = dict(zip(errors.steps, errors.values, strict=True))
@@ -151,15 +153,21 @@ def _figure(
         f"{arm.name}: {fixed(points[-1][1].value, 3)} at step {points[-1][0]:,}"
         for arm, points in arms
     )
+    caption = (
+        f"{shown_metric} {origin.where}, with 95 % intervals over items{guessing}. "
+        "Points of one arm share their items, so their intervals are wider than what is known of "
+        "the change from one to the next."
+    )
+    if task == HELD_OUT_ROWS:
+        caption = (
+            f"Mean {shown_metric} of the rows of the data that are not trained on: before training "
+            "(step 0), during it, and after the last step."
+        )
+        shown_task = f"held-out rows, {shown_metric.removesuffix('_nats')}"
     return Figure(
         key=f"{origin.key}-{number}",
         title=f"{origin.title}: {shown_task}",
-        caption=(
-            f"{shown_metric} {origin.where}, with 95 % intervals over items{guessing}. "
-            "Points of one arm share their items, so their intervals are wider than what is known of "
-            "the change from one to the next."
-            + (_time([arm for arm, _ in arms]) if origin is _SAMPLES else "")
-        ),
+        caption=caption + (_time([arm for arm, _ in arms]) if origin is _SAMPLES else ""),
         alt=ends,
         svg=draw(f"{origin.key}-{number}", 2.6, paint),
         data=thinned(("arm", "step", shown_metric, "± 95 %"), rows, _ROWS, origin.folder),

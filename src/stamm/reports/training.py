@@ -176,7 +176,7 @@ def _own_spec(text: str) -> Spec:
 
 def _read_metrics(path: Path) -> Metrics:
     columns: dict[Any, tuple[list[int], list[float]]] = {}
-    last = 0
+    last = -1
     for number, line in enumerate(read_lines(MetricsLine, path), start=1):
         where = f"{path}, line {number}"
         if line.step <= last:

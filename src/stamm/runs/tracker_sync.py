@@ -123,6 +123,10 @@ class TrackerSync:
         count, before = 0, self._sent
         while (line := self._metrics.peek()) is not None:
             step, values = _numbers(line)
+            if not step:  # before training: trackers count steps from 1
+                self._metrics.skip()
+                self._hash.update(line)
+                continue
             if step >= self._sent and not self._same:
                 if step > self._sent or self._digest_with(line) != self._digest:
                     self._start_again()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.align.training import job
-from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.finetune_config import FineTuneJobConfig
 from stamm.align.training.loss_config import (
     DPO,
     KTO,
@@ -46,17 +46,19 @@ LOSSES: dict[str, Loss] = {
     "reward model": BradleyTerry(),
 }
 STEPS, BATCH = 6, 4
+LAST = 1  # examples of the last step: of two data-parallel processes one has none
 
 
 def train(asked: dict[str, Any]) -> None:
-    """Six steps of the job."""
+    """Six steps of the job, the last of them smaller."""
     name = asked["loss"]
     parallel = Parallel(context=asked.get("context", 1), tensor=asked.get("tensor", 1))
     engine = EngineConfig(threads=1, compile="off", checkpoint_every=3, parallel=parallel)
-    config: FineTuneConfig = finetuned.config(
+    config: FineTuneJobConfig = finetuned.config(
         LOSSES[name],
         batch=(BatchStage(size=BATCH),),
-        sequences=STEPS * BATCH,
+        sequences=(STEPS - 1) * BATCH + LAST,
+        validate_every=3,
         lora=Lora(rank=4) if name.endswith("LoRA") else None,
         pfo=PFO() if name.endswith("PFO") else None,
         engine=engine,

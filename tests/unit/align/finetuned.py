@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.align.training import job, reference_job
-from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.finetune_config import FineTuneJobConfig, FineTuneRun
 from stamm.align.training.loss_config import KTO, SFT, Loss, needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.base.files import read_json
@@ -110,7 +110,7 @@ def fine_tune(
     return arm
 
 
-def config(loss: Loss, **changes: Any) -> FineTuneConfig:
+def config(loss: Loss, **changes: Any) -> FineTuneJobConfig:
     """Settings that learn eight examples in a few steps."""
     settings: dict[str, Any] = {
         "loss": loss,
@@ -121,7 +121,7 @@ def config(loss: Loss, **changes: Any) -> FineTuneConfig:
         "schedule": ConstantRate(peak=3e-3),
         "engine": EngineConfig(threads=1, compile="off", checkpoint_every=3),
     }
-    return FineTuneConfig(**{**settings, **changes})
+    return FineTuneJobConfig(**{**settings, **changes})
 
 
 def metrics(arm: Path) -> list[dict[str, Any]]:
@@ -138,3 +138,8 @@ def manifest(arm: Path) -> dict[str, Any]:
     """manifest.json of a run."""
     found: dict[str, Any] = read_json(arm / "manifest.json")
     return found
+
+
+def run_config(loss: Loss, **changes: Any) -> FineTuneRun:
+    """The same as the job has them, with the model."""
+    return FineTuneRun.of(config(loss, **changes), model=MODEL)

@@ -131,3 +131,21 @@ def test_data_of_another_chat_format_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     with pytest.raises(DataError, match=r"encoded with another chat format: SHA-256 [0-9a-f]{64}"):
         reference_job.run(ReferenceConfig(), Workspace(folder=folder, inputs=inputs))
+
+
+def test_sft_trains_on_an_objective_of_the_users_own(tmp_path: Path) -> None:
+    code = tmp_path / "mine.py"
+    code.write_text(
+        "from stamm.engine.objective import StepLoss\n"
+        "from stamm.pretrain.next_token import NextToken\n\n\n"
+        "class Nothing(NextToken):\n"
+        "    def step_loss(self, batch, num_loss_tokens):\n"
+        "        found = super().step_loss(batch, num_loss_tokens)\n"
+        "        return StepLoss(0 * found.loss, found.metrics)\n"
+    )
+    arm = fine_tune(tmp_path, chats(), SFT(objective=f"{code}:Nothing"), epochs=1.0)
+    assert finetuned.manifest(arm)["inputs"]["objective"]["sha256"] == sha256_file(code)
+    start = load_decoder(tmp_path / "start").state_dict()
+    assert all(torch.equal(start[name], value) for name, value in trained(arm).state_dict().items())
+    lines = metrics(fine_tune(tmp_path / "z", chats(), SFT(z_loss=0.1), epochs=1.0))
+    assert all(line["train/z_loss_nats"] > 0 for line in lines)

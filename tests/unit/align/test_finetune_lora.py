@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from stamm.align.data.encoded import EncodedExamples
+from stamm.align.training.finetune_config import FineTuneRun
 from stamm.align.training.log_probs import completion_log_probs
 from stamm.align.training.loss_config import QRPO, SFT, Loss
 from stamm.base.files import sha256_file
@@ -105,7 +106,9 @@ def test_evaluation_during_training_measures_the_adapters(tmp_path: Path) -> Non
                 parameter.normal_(std=0.1)
     weights = dict(decoder.named_parameters())
     wanted = PeriodicEvaluation(every=20, share=1.0)
-    settings = config(SFT(), lora=LORA, evaluate=wanted, model=start.config, context=16)
+    settings = FineTuneRun.of(
+        config(SFT(), lora=LORA, evaluate=wanted, context=16), model=start.config
+    )
     place = Workspace(folder=tmp_path / "arm", inputs=inputs)
     alone = DistributedContext(torch.device("cpu"))
     bits = {}

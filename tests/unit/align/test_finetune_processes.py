@@ -40,7 +40,7 @@ EQUAL = ("tokens", "train/tokens", "train/kept_tokens", "optim/learning_rate")
 
 def _inputs(folder: Path, rows: list[dict[str, Any]], *, reference: bool) -> dict[str, str]:
     """Prepared rows, a start model, and its log-probabilities."""
-    prepare(folder, rows, context=finetuned.CONTEXT)
+    prepare(folder, rows, context=finetuned.CONTEXT, held_out=0.4)
     save_decoder(build_decoder(MODEL, 5), folder / "start")
     inputs = {name: folder / name for name in ("tokenizer", "start")}
     inputs["data"] = folder / "prepared"
@@ -80,6 +80,13 @@ def trained(parent: Parent, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("loss", "division"), CASES)
 def test_two_processes_follow_one(trained: Path, loss: str, division: str) -> None:
     expected, found = (finetuned.metrics(trained / loss / name) for name in ("one", division))
+    assert [line["step"] for line in found] == [line["step"] for line in expected]
+    held_out = {key for line in expected for key in line if key.startswith("evaluate/")}
+    assert len(held_out) >= 1
+    for line, other in zip(expected, found, strict=True):
+        values = {key: line[key] for key in held_out & line.keys() if "accuracy" not in key}
+        assert {key: other[key] for key in values} == pytest.approx(values, rel=2e-5, abs=1e-5)
+    expected, found = ([line for line in lines if line["step"]] for lines in (expected, found))
     assert len(expected) == len(found) == STEPS
     assert [sorted(line) for line in found] == [sorted(line) for line in expected]
     compared = [key for key in expected[0] if key.startswith(CLOSE)]

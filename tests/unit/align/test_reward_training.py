@@ -99,7 +99,7 @@ def objective(
         pad=3,
     )
     world = DistributedContext(torch.device("cpu"))
-    made = RewardObjective(finetuned.config(loss), decoder, sequences, world)
+    made = RewardObjective(finetuned.run_config(loss), decoder, sequences, world)
     return made, decoder, data, sequences
 
 

@@ -50,6 +50,7 @@ def test_steps_are_timed_with_the_kernels_and_masks_of_training(
         place: Workspace,
         world: DistributedContext,
         windows: SequenceSampler,
+        make: Any,
     ) -> None:
         seen.append((config.engine.attention, bool(operation._EAGER), windows._masks))
         (place.folder / "log").mkdir(parents=True)

@@ -32,7 +32,7 @@ class PrepareConfig:
                       reward is one of them; "labels": a pair, or an answer with a reward. A row without
                       is a bad row. When all these rewards are equal, no data is written
     min_references    fewest ref_rewards of a row, where it needs them
-    min_examples      fewest examples to train on: those of one batch
+    min_examples      fewest examples to train on
     context           longest answer that is kept, in tokens, prompt included; none is truncated
     refused_licences  families (share-alike, copyleft, noncommercial, no-derivatives, reserved, ...)
                       and SPDX identifiers whose rows are dropped; "unknown": rows with no licence, or

@@ -399,8 +399,8 @@ def _finish(
     examples = train.answers if config.needs == "labels" else train.examples
     if examples < config.min_examples:
         raise DataError(
-            f"the data gives {examples} examples, and one batch needs {config.min_examples}",
-            fix="Add rows, or lower train.batch.0.size",
+            f"the data gives {examples} examples, and the run needs {config.min_examples}",
+            fix="Add rows, or raise train.epochs",
         )
     decontamination = None
     if config.decontaminate is not None and index is not None:

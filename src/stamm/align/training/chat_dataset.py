@@ -93,8 +93,9 @@ class ChatWindows:
         return int(self._bin_tokens[self._places(first, count)].sum())
 
     def batch(self, first: int, count: int) -> TokenBatch:
-        """Sequences first .. first + count - 1 of the run."""
+        """Sequences first .. first + count - 1 of the run; for none, one of padding alone."""
         rows = [self._row(self._bins[place]) for place in self._places(first, count)]
+        rows = rows or [self._row([])]  # all processes run the same passes
         tokens, target, document, keep = (np.stack(part) for part in zip(*rows, strict=True))
         return TokenBatch(
             tokens_BT=torch.from_numpy(tokens),

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.finetune_config import FineTuneJobConfig
 from stamm.base.config import override
 from stamm.base.errors import DataError
 from stamm.base.schema import read_record
 from stamm.runs.schemas.chosen import ChosenFile
 
 
-def apply_chosen(config: FineTuneConfig, inputs: Mapping[str, Path]) -> FineTuneConfig:
+def apply_chosen(config: FineTuneJobConfig, inputs: Mapping[str, Path]) -> FineTuneJobConfig:
     """`config` with the settings of the entry `config.chosen` of the input "chosen".
 
     Raises   DataError when the file has no such entry

@@ -1,44 +1,42 @@
-"""Configuration of fine-tuning: that of a pretraining run, on other data. No torch here."""
+"""Configuration of fine-tuning. No torch here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from stamm.align.training.loss_config import PFO, SFT, BradleyTerry, Loss, Preference
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.engine.config import EIGHT_BITS
-from stamm.losses.config import Goldfish
-from stamm.models.config import DecoderConfig
 from stamm.models.lora_config import Lora
 from stamm.optim.config import AdEMAMix, OptimizerConfig
-from stamm.optim.schedules import BatchStage, Schedule, WarmupStableDecay
-from stamm.pretrain.config import MegatronFiles, PretrainConfig
-
-_ANY_CONTEXT = 2**24
+from stamm.optim.schedules import BatchPlan, BatchStage, Schedule, WarmupStableDecay
+from stamm.pretrain.config import NEXT_TOKEN, DecoderTrainingConfig, TrainingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuneConfig(PretrainConfig):
+class FineTuneConfig(TrainingConfig):
     """Fine-tuning of a trained model on prepared examples.
 
     loss    what is minimised: SFT, QRPO, DPO, SimPO, REBEL, KTO or BradleyTerry
-    batch   SFT: packed sequences a step. Others: examples a step, an answer or a pair of answers
+    batch   SFT: packed sequences a step. Others: examples a step, an answer or a pair of answers.
+            The last step of a run has those that remain
     epochs, sequences   likewise counted in packed sequences or examples
-    model   replaced by that of the start model
     pfo     distance to the features of the start model, beside a loss on answers; None: none
     lora    adapters to train beside frozen weights; None: all parameters are trained
-    chosen  "", or an entry of an input file with the settings that an earlier step chose
-            (`align.training.chosen_settings`)
+    validate_every   steps between evaluations on held-out rows (`prepare.held_out`), which are evaluated
+            before and after training, too; None: so many that there are at most ten, which take at
+            most about 5 % of the time
+    patience   early stopping: training ends after so many evaluations on held-out rows without a lower
+            loss, and the weights of the lowest one are kept; None: no early stopping
 
-    The other fields are those of `PretrainConfig`. Defaults follow Apertus: AdEMAMix, no weight decay,
+    The other fields are those of `TrainingConfig`. Defaults follow Apertus: AdEMAMix, no weight decay,
     a learning rate that falls linearly, one epoch.
 
     Source   Apertus technical report, arXiv 2509.14233, section 4
     """
 
-    model: DecoderConfig = field(default_factory=lambda: DecoderConfig(max_context=_ANY_CONTEXT))
-    goldfish: Goldfish | None = None
     batch: tuple[BatchStage, ...] = (BatchStage(size=16),)
     optimizer: OptimizerConfig = field(
         default_factory=lambda: AdEMAMix(beta2=0.999, beta3=0.999, alpha=8.0, weight_decay=0.0)
@@ -49,37 +47,18 @@ class FineTuneConfig(PretrainConfig):
     loss: Loss = field(default_factory=SFT)
     pfo: PFO | None = None
     lora: Lora | None = None
-    chosen: str = ""
-
-    def total_sequences(self, corpus_sequences: int | None = None) -> int:
-        """Length of the run in packed sequences or examples, given how many the data holds.
-
-        Raises   as in pretraining
-        """
-        size = self.batch[0].size
-        if self.sequences is None and corpus_sequences is not None:
-            total = int(corpus_sequences * self.epochs)
-            if total < size:
-                what = "packed sequences" if isinstance(self.loss, SFT) else "examples"
-                raise ConfigError(
-                    f"the data gives {total} {what}, fewer than one batch of {size}",
-                    fix="Add rows, or lower train.batch.0.size",
-                )
-        return super().total_sequences(corpus_sequences)
+    validate_every: int | None = None
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unused = "is not used in fine-tuning: leave it out"
-        files = [f.name for f in fields(self) if isinstance(getattr(self, f.name), MegatronFiles)]
         pfo, parallel = self.pfo is not None, self.engine.parallel
         whole = parallel.context == parallel.tensor == 1
+        every, patience = self.validate_every, self.patience
         validate(
             self,
-            *((name, False, unused) for name in files),
-            ("goldfish", self.goldfish is None, unused),
-            ("pack", not self.pack, unused),
-            ("tuned", not self.tuned, unused),
-            ("begin", self.begin is None, "is the recipe's run= in fine-tuning: leave it out"),
+            ("validate_every", every is None or every >= 1, "must be at least 1"),
+            ("patience", patience is None or patience >= 1, "must be at least 1"),
             (
                 "pfo",
                 not pfo or isinstance(self.loss, Preference),
@@ -96,6 +75,68 @@ class FineTuneConfig(PretrainConfig):
                 "needs engine.precision=float32 or bfloat16",
             ),
         )
+
+    @property
+    def objective(self) -> str:
+        """Of supervised fine-tuning, as in `SFT`."""
+        return self.loss.objective if isinstance(self.loss, SFT) else NEXT_TOKEN
+
+    def user_code(self) -> dict[str, str]:
+        """As in `TrainingConfig`, with the objective of supervised fine-tuning."""
+        own = {} if self.objective == NEXT_TOKEN else {"objective": self.objective}
+        return {**own, **super().user_code()}
+
+    def total_sequences(self, per_epoch: int | None = None) -> int:
+        """Length of the run in packed sequences or examples, given how many the data holds.
+
+        Raises   ConfigError when the length depends on the data and is unknown or 0
+        """
+        total = super().total_sequences(per_epoch)
+        if not total:
+            what = "packed sequences" if isinstance(self.loss, SFT) else "examples"
+            raise ConfigError(
+                f"{per_epoch} {what} times epochs = {self.epochs} is less than one",
+                fix="Add rows, or raise train.epochs",
+            )
+        return total
+
+    def batches(self, total_sequences: int) -> BatchPlan:
+        """Sequences of each step; the last step has those that remain."""
+        return BatchPlan(self.batch, total_sequences, partial_last_step=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuneJobConfig(FineTuneConfig):
+    """The settings of a fine-tuning step, of which a recipe sets those that follow from others.
+
+    context   tokens of a sequence
+    chosen    "", or an entry of an input file with the settings that an earlier step chose
+              (`align.training.chosen_settings`)
+    """
+
+    context: int
+    chosen: str = ""
+
+    @classmethod
+    def of(cls, settings: FineTuneConfig, **more: Any) -> Self:
+        """These settings with more fields."""
+        return cls(**{f.name: getattr(settings, f.name) for f in fields(settings)}, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuneRun(FineTuneConfig, DecoderTrainingConfig):
+    """Fine-tuning of one model: the configuration that an arm records."""
+
+    @classmethod
+    def of(cls, config: FineTuneJobConfig, **more: Any) -> Self:
+        """The run that a step describes, with more fields."""
+        names = [f.name for f in fields(config) if f.name != "chosen"]
+        return cls(**{**{name: getattr(config, name) for name in names}, **more})
+
+    @property
+    def z_loss(self) -> float:
+        """Of supervised fine-tuning, as in `SFT`."""
+        return self.loss.z_loss if isinstance(self.loss, SFT) else 0.0
 
     @property
     def reward_head(self) -> bool:

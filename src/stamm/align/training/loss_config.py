@@ -15,6 +15,7 @@ from stamm.losses.preference_types import (
     Transform,
     closed_form_beta,
 )
+from stamm.pretrain.config import NEXT_TOKEN, objective_check
 
 _POSITIVE = "must be positive and finite"
 
@@ -25,7 +26,20 @@ class SFT:
 
     Prompts, tool outputs and padding have no loss. The mean is over the supervised tokens of the
     whole step.
+
+    z_loss      weight of the mean of log(Z)^2, a separate metric beside the loss
+    objective   "next-token", or a subclass of it, "mine.py:MyObjective" (docs/extending/objective.md)
     """
+
+    z_loss: float = 0.0
+    objective: str = NEXT_TOKEN
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("z_loss", 0 <= self.z_loss < math.inf, "must be finite and not negative"),
+            ("objective", *objective_check(self.objective)),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

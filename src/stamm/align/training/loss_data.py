@@ -33,6 +33,12 @@ def check_data(loss: Loss, data: EncodedExamples) -> None:
     if isinstance(loss, BradleyTerry) and loss.margin:
         _check_margins(data)
     if isinstance(loss, KTO):
+        if loss.threshold is not None and data.kind == "preference":
+            raise DataError(
+                f"train.loss.threshold = {loss.threshold} is not read of pairs, whose chosen answer is "
+                "desirable",
+                fix="Leave it out, or give rated answers",
+            )
         desirable_answers(loss, data)
     if isinstance(loss, QRPO | REBEL):
         for answer in data.answers:
@@ -73,11 +79,11 @@ def tie_share(data: EncodedExamples) -> float:
     return ties / pairs if pairs else 0.0
 
 
-def desirable_answers(loss: KTO, data: EncodedExamples) -> list[float]:
+def desirable_answers(loss: KTO, data: EncodedExamples, *, check: bool = True) -> list[float]:
     """1 for each answer that is desirable, 0 for the others.
 
     Raises   DataError for an answer without a reward, for a reward that is neither 1 nor 0 without a
-             threshold, and when all answers are the same
+             threshold, and with `check` when all answers are the same
     """
     found = []
     for answer in data.answers:
@@ -92,7 +98,7 @@ def desirable_answers(loss: KTO, data: EncodedExamples) -> list[float]:
                 fix="Set train.loss.threshold=R: answers with at least this reward are desirable",
             )
         found.append(float(answer.reward >= (1.0 if loss.threshold is None else loss.threshold)))
-    if len(set(found)) == 1:
+    if len(set(found)) == 1 and check:
         which = "desirable" if found[0] else "undesirable"
         raise DataError(
             f"all {len(found)} answers are {which}: KTO needs both kinds",

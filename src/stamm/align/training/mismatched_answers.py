@@ -26,12 +26,15 @@ class MismatchedAnswers(Sequence[EncodedAnswer | None]):
     before it fits into the context.
 
     context   most tokens of prompt and answer
+    what      they are, for messages: "held-out answers"
 
     Raises   DataError when all answers are to one prompt
     Source   TRL 1.16, KTOTrainer: the answers of a batch, shifted by one row
     """
 
-    def __init__(self, answers: Sequence[EncodedAnswer], context: int) -> None:
+    def __init__(
+        self, answers: Sequence[EncodedAnswer], context: int, what: str = "answers"
+    ) -> None:
         self._answers = answers
         facts = [
             (
@@ -44,7 +47,7 @@ class MismatchedAnswers(Sequence[EncodedAnswer | None]):
         prompts, starts, ends = np.array(facts, dtype=np.int64).reshape(-1, 3).T
         if len(np.unique(prompts)) < 2:
             raise DataError(
-                "all answers are to one prompt, and KTO compares with answers to other prompts",
+                f"all {what} are to one prompt, and KTO compares with answers to other prompts",
                 fix="Add rows with other prompts",
             )
         self.partners = _partners(prompts, starts, ends - starts, context)

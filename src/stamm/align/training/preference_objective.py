@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stamm.align.training.answer_dataset import AnswerBatch
 from stamm.align.training.answer_objective import AnswerObjective
-from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.finetune_config import FineTuneRun
 from stamm.align.training.loss_config import (
     DPO,
     KTO,
@@ -74,7 +74,7 @@ class PreferenceObjective(AnswerObjective):
 
     def __init__(
         self,
-        config: FineTuneConfig,
+        config: FineTuneRun,
         decoder: Decoder,
         answers: TrainingSequences[AnswerBatch],
         world: DistributedContext,
@@ -201,7 +201,7 @@ def _qrpo(loss: QRPO, log_prob_B: Tensor, batch: AnswerBatch) -> tuple[Tensor, d
         normalize=loss.normalize,
         largest_beta=loss.largest_beta,
     )
-    answers = len(batch.length_B) / batch.num_examples  # per example
+    answers = len(batch.length_B) / max(batch.num_examples, 1)  # per example
     metrics = {
         "reward/log_ratio": log_ratio_B.detach(),
         "reward/quantile": quantile_B,

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from stamm.align.training.answer_dataset import AnswerBatch
-from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.finetune_config import FineTuneRun
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import StepLoss
 from stamm.losses.feature_regularization import feature_distances
@@ -32,7 +32,7 @@ class ProximalFeatures:
     Cost     one more forward pass of every micro-batch
     """
 
-    def __init__(self, config: FineTuneConfig, start: Path, world: DistributedContext) -> None:
+    def __init__(self, config: FineTuneRun, start: Path, world: DistributedContext) -> None:
         assert config.pfo is not None
         self._pfo, self._world = config.pfo, world
         self._start = load_decoder(start).requires_grad_(requires_grad=False).model

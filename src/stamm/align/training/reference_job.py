@@ -6,7 +6,8 @@ by hash to the weights, the data and the chat format; a mismatch is refused.
 Reads    start (a stored decoder), tokenizer, data (prepared examples)
 Writes   log_probs-00000.parquet, .., manifests/, log_probs.parquet (a row per answer, in the order of
          the data: log_prob in nats, float64, and num_tokens; for KTO also mismatched_log_prob, of
-         `MismatchedAnswers`, null where there is none), summary.json
+         `MismatchedAnswers`, null where there is none), held_out_log_probs.parquet (the same of the
+         held-out answers, where there are any), summary.json
 
 Checked  tests/unit/align/test_finetune.py
 """
@@ -16,12 +17,13 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from stamm.align.data.encoded import FILES, SUMMARY, TRAIN, EncodedExamples
+from stamm.align.data.encoded import FILES, SUMMARY, EncodedExamples
 from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary, load_chat_format
 from stamm.align.shard_device import device_type, on_device
@@ -43,14 +45,17 @@ from stamm.runs.run_sharded import run_shards
 from stamm.runs.schemas.reference import ReferenceSummary
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
 
-LOG_PROBS = "log_probs.parquet"
+Split = Literal["train", "held_out"]
+TRAIN: Split = "train"
+HELD_OUT: Split = "held_out"
+LOG_PROBS = {TRAIN: "log_probs.parquet", HELD_OUT: "held_out_log_probs.parquet"}
 MISMATCHED = "mismatched_log_prob"
 _SCHEMA = pa.schema([("log_prob", pa.float64()), ("num_tokens", pa.int32())])
 _FIX = "Delete the folder and run the step that writes it again"
 
 
 def run(config: ReferenceConfig, workspace: Workspace) -> None:
-    """Compute the log-probability of every answer of the training split.
+    """Compute the log-probability of every answer, of the held-out ones too.
 
     Raises   DataError when data and tokenizer have different chat formats, or the tokenizer has more
              ids than the start model
@@ -62,9 +67,15 @@ def run(config: ReferenceConfig, workspace: Workspace) -> None:
     check_chat_format(data, tokenizer)
     check_vocabulary(checked_config(start), load_folder_chat(tokenizer).tokenizer.size, tokenizer)
     device = device_type(config.device, "reference.device")
-    total, size = len(data.answers), config.answers_per_shard
-    prepared = {
-        "data": str((workspace.inputs["data"] / FILES[TRAIN]).resolve()),
+    splits: dict[Split, EncodedExamples] = {TRAIN: data}
+    held_out = EncodedExamples.open(workspace.inputs["data"], HELD_OUT)
+    if len(held_out.answers):
+        splits[HELD_OUT] = held_out
+    size = config.answers_per_shard
+    prepared: dict[str, str] = {
+        **{
+            str(split): str((workspace.inputs["data"] / FILES[split]).resolve()) for split in splits
+        },
         "summary": str((workspace.inputs["data"] / SUMMARY).resolve()),
         "weights": str((start / WEIGHTS).resolve()),
         "decoder": str((start / DECODER).resolve()),
@@ -77,38 +88,58 @@ def run(config: ReferenceConfig, workspace: Workspace) -> None:
         common=prepared,
         shards=tuple(
             ShardTask(
-                name=f"{first // size:05d}",
+                name=f"{'' if split == TRAIN else 'held_out-'}{first // size:05d}",
                 inputs={},
-                extra={"first": first, "last": min(first + size, total)},
+                extra={
+                    "split": split,
+                    "first": first,
+                    "last": min(first + size, len(examples.answers)),
+                },
             )
-            for first in range(0, total, size)
+            for split, examples in splits.items()
+            for first in range(0, len(examples.answers), size)
         ),
     )
     run_shards(job, on_device(workspace, device), "reference log-probabilities")
-    schema = _schema(config)
-    with atomic(folder / LOG_PROBS) as temporary, TableWriter(temporary, schema) as table:
-        nats, tokens = 0.0, 0
-        for shard in job.shards:
-            for row in read_table(folder / _part(shard.name), list(schema.names)).to_pylist():
-                table.add(row)
-                nats -= row["log_prob"]
-                tokens += row["num_tokens"]
-    summary = {
-        "sha256": sha256_file(folder / LOG_PROBS),
+    sums = {split: _join(job, config, split) for split in splits}
+    nats, tokens = sums[TRAIN]
+    summary: dict[str, Any] = {
+        "sha256": sha256_file(folder / LOG_PROBS[TRAIN]),
         "data_sha256": data.sha256,
         "weights_sha256": weights_sha256(start),
         "chat_format_sha256": data.chat_format_sha256,
-        "answers": total,
+        "answers": len(data.answers),
         "tokens": tokens,
         "mean_nats_per_token": nats / max(tokens, 1),
     }
+    if HELD_OUT in splits:
+        summary["held_out_sha256"] = sha256_file(folder / LOG_PROBS[HELD_OUT])
+        summary["held_out_data_sha256"] = held_out.sha256
     write_record(folder / SUMMARY, ReferenceSummary, summary)
+
+
+def _join(job: ShardedJob, config: ReferenceConfig, split: Split) -> tuple[float, int]:
+    """Write the file of a split from its shards; the sum of nats, and of tokens."""
+    schema = _schema(config)
+    with (
+        atomic(job.folder / LOG_PROBS[split]) as temporary,
+        TableWriter(temporary, schema) as table,
+    ):
+        nats, tokens = 0.0, 0
+        for shard in job.shards:
+            if shard.extra["split"] != split:
+                continue
+            for row in read_table(job.folder / _part(shard.name), list(schema.names)).to_pylist():
+                table.add(row)
+                nats -= row["log_prob"]
+                tokens += row["num_tokens"]
+    return nats, tokens
 
 
 def reference_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     """Compute the log-probabilities of one range of answers."""
     config = from_plain(ReferenceConfig, job.settings)
-    decoder, data, mismatched = _loaded(config, common_files(job))
+    decoder, data, mismatched = _loaded(config, common_files(job), task.extra["split"])
     mine = slice(task.extra["first"], task.extra["last"])
     answers = data.answers[mine]
     found = completion_log_probs(decoder, answers, config.batch_tokens)
@@ -131,16 +162,23 @@ def reference_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     return ShardResult(outputs=(_part(task.name),), num_read=len(answers), kept=len(answers))
 
 
-def read_reference(folder: Path, data: EncodedExamples, start: Path) -> NDArray[np.float64]:
+def read_reference(
+    folder: Path, data: EncodedExamples, start: Path, split: Split = TRAIN
+) -> NDArray[np.float64]:
     """The log-probability of each answer of `data` under the model that is stored in `start`, in nats.
 
     Raises   DataError with both hashes when they were computed from other data, another chat format
              or another model, and when a file is missing or damaged
     """
-    summary = read_record(ReferenceSummary, folder / SUMMARY, _FIX)
+    summary, path = read_record(ReferenceSummary, folder / SUMMARY, _FIX), folder / LOG_PROBS[split]
+    of_file, of_data = summary.sha256, summary.data_sha256
+    if split == HELD_OUT:
+        of_file, of_data = summary.held_out_sha256, summary.held_out_data_sha256
+    if not path.is_file():
+        raise DataError(f"{path} does not exist", fix=_FIX)
     for what, recorded, found in (
-        ("file log_probs.parquet", summary.sha256, sha256_file(folder / LOG_PROBS)),
-        ("data", summary.data_sha256, data.sha256),
+        (f"file {path.name}", of_file, sha256_file(path)),
+        ("data", of_data, data.sha256),
         ("chat format", summary.chat_format_sha256, data.chat_format_sha256),
         ("model", summary.weights_sha256, weights_sha256(start)),
     ):
@@ -150,18 +188,18 @@ def read_reference(folder: Path, data: EncodedExamples, start: Path) -> NDArray[
                 f"{recorded[:64]} there, {found} here",
                 fix="Compute them again from this model and data",
             )
-    log_probs = read_table(folder / LOG_PROBS, ["log_prob"])["log_prob"].to_numpy()
+    log_probs = read_table(path, ["log_prob"])["log_prob"].to_numpy()
     if len(log_probs) != len(data.answers) or not np.isfinite(log_probs).all():
-        raise DataError(f"{folder / LOG_PROBS} does not have a number for each answer", fix=_FIX)
+        raise DataError(f"{path} does not have a number for each answer", fix=_FIX)
     return np.asarray(log_probs, dtype=np.float64)
 
 
-def read_mismatched(folder: Path) -> NDArray[np.float64]:
+def read_mismatched(folder: Path, split: Split = TRAIN) -> NDArray[np.float64]:
     """The same of `MismatchedAnswers`, of files that `read_reference` has checked; NaN where none is.
 
     Raises   DataError when they were not computed
     """
-    found = read_table(folder / LOG_PROBS, [MISMATCHED])[MISMATCHED]
+    found = read_table(folder / LOG_PROBS[split], [MISMATCHED])[MISMATCHED]
     return np.asarray(found.cast(pa.float64()).to_numpy(), dtype=np.float64)
 
 
@@ -190,12 +228,14 @@ def _part(name: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _loaded(
-    config: ReferenceConfig, files: tuple[tuple[str, str, str], ...]
+    config: ReferenceConfig, files: tuple[tuple[str, str, str], ...], split: Split
 ) -> tuple[Decoder, EncodedExamples, MismatchedAnswers | None]:
     """The model and the data: role, path and hash of each file, as `common_files` gives them."""
     set_determinism(1)
     paths = {role: Path(path) for role, path, _ in files}
-    data = EncodedExamples.open(paths["data"].parent)
-    others = MismatchedAnswers(data.answers, data.summary.context) if config.mismatched else None
+    data = EncodedExamples.open(paths[split].parent, split)
+    what = "answers" if split == TRAIN else "held-out answers"
+    context = data.summary.context
+    others = MismatchedAnswers(data.answers, context, what) if config.mismatched else None
     decoder = load_decoder(paths["weights"].parent)
     return decoder.to(select_device(config.device)), data, others

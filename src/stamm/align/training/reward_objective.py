@@ -17,7 +17,7 @@ from stamm.align.data.encoded import EncodedAnswer
 from stamm.align.training.answer_dataset import AnswerBatch
 from stamm.align.training.answer_objective import AnswerObjective
 from stamm.align.training.answer_rewards import stop_place
-from stamm.align.training.finetune_config import FineTuneConfig
+from stamm.align.training.finetune_config import FineTuneRun
 from stamm.align.training.loss_config import BradleyTerry
 from stamm.base.errors import ConfigError
 from stamm.engine.distributed import DistributedContext
@@ -38,7 +38,7 @@ class RewardObjective(AnswerObjective):
 
     def __init__(
         self,
-        config: FineTuneConfig,
+        config: FineTuneRun,
         decoder: Decoder,
         answers: TrainingSequences[AnswerBatch],
         world: DistributedContext,

@@ -15,6 +15,9 @@ class ReferenceSummary:
     weights_sha256       of the reference model
     chat_format_sha256   of all that decides the ids
     mean_nats_per_token  mean negative log-probability of the answers' tokens
+    held_out_sha256, held_out_data_sha256   of the held-out answers' file and rows; "" without any
+
+    The counts and the mean are those of the answers that are trained on.
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -26,3 +29,5 @@ class ReferenceSummary:
     answers: int
     tokens: int
     mean_nats_per_token: float
+    held_out_sha256: str = ""
+    held_out_data_sha256: str = ""

@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 
 from stamm.base.schema import FieldError
 
+HELD_OUT_ROWS = "held_out_rows"
+"""Evaluation during fine-tuning on rows of its data that are not trained on: evaluate/held_out_rows/…"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GoldfishCoverage:
@@ -57,6 +60,7 @@ class TrainingSummary:
     """summary.json: the end of a training run.
 
     trainable_parameters   those that are not frozen, adapters included; None in earlier files
+    best_step          the step whose weights early stopping kept; None: the last
     trained_tokens     tokens of all steps, learned or not
     learned_tokens     labels that the loss mask kept
     final_loss_nats    mean over the last 5 % of the steps; None without any
@@ -69,6 +73,7 @@ class TrainingSummary:
     parameters: int
     trainable_parameters: int | None = None
     steps: int
+    best_step: int | None = None
     trained_sequences: int = 0
     trained_tokens: int
     learned_tokens: int = 0
