@@ -40,7 +40,8 @@ def prepare(
     tokenizer.mkdir(parents=True, exist_ok=True)
     out.mkdir(exist_ok=True)
     (tokenizer / FILE).write_text(DESCRIPTION)
-    config = {"data": (write_rows(folder / "rows.jsonl", given),), "context": 256, **config}
+    data = (write_rows(folder / "rows.jsonl", given),)
+    config = {"data": data, "context": 256, "max_bad_rows": 1.0, **config}
     inputs = {"tokenizer": tokenizer, **({} if rows is None else {"rows": rows})}
     run(PrepareConfig(**config), Workspace(folder=out, inputs=inputs))
     return out

@@ -45,7 +45,7 @@ def exchanges(draw: st.DrawFn, thoughts: bool, tools: bool) -> list[Messages]:
     """Messages before each answer, and those of the answer, in turn."""
     head = [{"role": "system", "content": draw(TEXT)}] if draw(st.booleans()) else []
     parts: list[Messages] = []
-    for number in range(draw(st.integers(1, 4))):
+    for _ in range(draw(st.integers(1, 4))):
         asked = draw(st.integers(0 if head else 1, 2))  # transformers needs a message
         parts.append([*head, *({"role": "user", "content": draw(TEXT)} for _ in range(asked))])
         head = []

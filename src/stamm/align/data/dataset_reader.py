@@ -65,12 +65,14 @@ def read_rows(
     name: str = "",
     *,
     kind: Kind = "auto",
+    columns: Mapping[str, str] | None = None,
     empty_answers: bool = False,
 ) -> Iterator[tuple[Mapping[str, Any], Example | BadRow]]:
     """The rows of a file with their examples; a row that cannot be read has a BadRow instead.
 
     name                  of the file in origins; empty: the last part of its path
     kind, empty_answers   as `examples.read_example`
+    columns               name in the file by column, where it is another one
 
     Edge     a row that is not an object is {}
     Raises   DataError when the file is missing or its format is not known.
@@ -93,6 +95,8 @@ def read_rows(
             yield {}, row
             continue
         try:
+            if columns and isinstance(row, Mapping):
+                row = _renamed(row, columns)
             origin = RowOrigin(file=file, row=number)
             example = read_example(row, origin, kind=kind, empty_answers=empty_answers)
         except DataError as error:
@@ -101,6 +105,12 @@ def read_rows(
             yield shown, BadRow(file, number, error.line().rstrip("."), cause)
         else:
             yield row, example
+
+
+def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    taken = {*columns, *columns.values()}
+    rest = {name: value for name, value in row.items() if name not in taken}
+    return rest | {name: row[given] for name, given in columns.items() if given in row}
 
 
 def _jsonl(path: Path, file: str, limits: ReadLimits) -> Iterator[tuple[int, Any]]:
