@@ -89,7 +89,8 @@ class EncodedChat:
 def render(conversation: Conversation, *, prompt: bool = False) -> list[Segment]:
     """The segments of a conversation, in order.
 
-    prompt   end with <|assistant_start|>, for a model to continue
+    prompt   end where a model continues: after <|assistant_start|>, or after the outputs of tools
+             that the last turn ends with
     """
     segments = list(_head(conversation))
     for turn in conversation.turns:
@@ -100,7 +101,11 @@ def render(conversation: Conversation, *, prompt: bool = False) -> list[Segment]
                 segment if turn.supervised else replace(segment, supervised=False)
                 for segment in _assistant(turn)
             )
-    if prompt:
+    last = conversation.turns[-1] if conversation.turns else None
+    blocks = last.blocks if isinstance(last, AssistantTurn) else ()
+    if prompt and blocks and isinstance(blocks[-1], ToolOutputs):
+        segments.pop()  # its end token: the turn goes on
+    elif prompt:
         segments.append(_control(ASSISTANT_START))
     return [segment for segment in segments if segment.text]
 

@@ -131,6 +131,26 @@ def test_the_apertus_format_with_thoughts_and_tools(
     check("apertus", parts, deliberation, [TOOL])
 
 
+@settings(max_examples=30, deadline=None)
+@given(exchanges(True, True), JSON)
+def test_after_tool_outputs_the_turn_goes_on(parts: list[Messages], result: str) -> None:
+    """In the prompt of transformers as in training, whose text after the outputs is the assistant's."""
+    chat, theirs = both("apertus")
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    asked = [*joined(parts[:1]), {"role": "assistant", "content": "I ask.", "tool_calls": [call]}]
+    asked.append({"role": "tool", "content": result})
+    prompt = read_conversation(asked, tools=[TOOL])
+    shown = theirs.apply_chat_template(
+        asked, tools=[TOOL], tokenize=True, return_dict=False, add_generation_prompt=True
+    )
+    ids = chat.encode(prompt, prompt=True).ids
+    assert ids == list(shown)
+    whole = [*asked, {"role": "assistant", "content": "", "reasoning_content": "Now."}]
+    encoded = chat.encode(read_conversation(whole, tools=[TOOL]))
+    assert encoded.ids[: len(ids)] == ids
+    assert encoded.supervised[len(ids)]
+
+
 @pytest.mark.parametrize(
     ("template", "first", "counts"),
     [
