@@ -18,7 +18,7 @@ from tests.unit.chat.imported_folders import TEMPLATES, imported_folder
 
 ANSWERS = [f"{first}{second}" for first in "bdfgklmn" for second in ("a", "e", "i", "o", "u")]
 SETTINGS = (
-    "train.epochs=30", "train.batch.0.size=8", "train.schedule.peak=0.004", "train.optimizer=AdamW",
+    "train.epochs=60", "train.batch.0.size=8", "train.schedule.peak=0.004", "train.optimizer=AdamW",
     "train.engine.compile=off", "train.engine.threads=1", "context=64", "evaluate=none", "audit=none",
     "export=none",
 )  # fmt: skip
