@@ -124,7 +124,7 @@ class TurnFormat:
     ) -> None:
         self.name = syntax.name
         self._syntax, self._traits, self._tokenizer = syntax, traits, tokenizer
-        self.sha256 = sha256_value([syntax.name, template, asdict(traits), tokenizer_sha256])
+        self.sha256 = sha256_value([syntax.name, 2, template, asdict(traits), tokenizer_sha256])
         stops = (syntax.end, *syntax.stops, *end_tokens)
         self.stop_ids = frozenset(found for each in stops if (found := self._id(each)) is not None)
         pads = (self._id(each) for each in (pad_token, *syntax.pads, syntax.end))

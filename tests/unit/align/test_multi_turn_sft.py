@@ -1,4 +1,4 @@
-"""Fine-tuning on conversations of two turns: the first answers are learned as the second ones are."""
+"""Fine-tuning on conversations of two turns: the model answers first questions, in every format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.chat.imported_folders import TEMPLATES, imported_folder
 
 ANSWERS = [f"{first}{second}" for first in "bdfgklmn" for second in ("a", "e", "i", "o", "u")]
 SETTINGS = (
-    "train.epochs=60", "train.batch.0.size=8", "train.schedule.peak=0.004", "train.optimizer=AdamW",
+    "train.batch.0.size=8", "train.schedule.peak=0.004", "train.optimizer=AdamW",
     "train.engine.compile=off", "train.engine.threads=1", "context=64", "evaluate=none", "audit=none",
     "export=none",
 )  # fmt: skip
@@ -43,22 +43,23 @@ def hub_folder(folder: Path, template: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("template", ["thinking", "llama3"])
-def test_first_questions_are_answered(tmp_path: Path, template: str) -> None:
+@pytest.mark.parametrize(("template", "epochs"), [("thinking", 20), ("llama3", 40)])
+def test_first_questions_are_answered(tmp_path: Path, template: str, epochs: int) -> None:
     model = hub_folder(tmp_path / "hub", template)
     questions = [f"Word {number}?" for number in range(len(ANSWERS))]
     assert len(questions) == 40
     rows = []
     for number in range(80):
-        place, other = number % 40, (7 * number + 3) % 40
-        texts = (questions[place], ANSWERS[place], f"And {questions[other]}", ANSWERS[other])
+        place, other = number % 40, number % 7
+        texts = (questions[place], ANSWERS[place], f"And {other}?", f"So {other}.")
         roles = ("user", "assistant", "user", "assistant")
         messages = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=True)]
         rows.append({"messages": messages})
     data = write_rows(tmp_path / "chats.jsonl", rows)
     prompts = write_rows(tmp_path / "prompts.jsonl", [{"prompt": q} for q in questions])
     run, out = str(tmp_path / "run"), str(tmp_path / "answers")
-    assert main(["run", "align.sft", f"run={model}", f"data={data}", *SETTINGS, "--out", run]) == 0
+    words = (f"run={model}", f"data={data}", f"train.epochs={epochs}", *SETTINGS)
+    assert main(["run", "align.sft", *words, "--out", run]) == 0
     sampled = ["sample", run, f"prompts={prompts}", "temperature=0", "max_new_tokens=8"]
     assert main([*sampled, "--out", out]) == 0
     lines = (Path(out) / "completions.jsonl").read_text().splitlines()

@@ -415,3 +415,10 @@ def test_a_format_without_earlier_thoughts_gives_a_sequence_for_each_turn(tmp_pa
     thoughts = "<think>\nTwo and two.\n</think>\n\n4<|im_end|>\n"
     assert shown == [thoughts, "<think>\n\n</think>\n\nYes.<|im_end|>\n"]
     assert all(not any(a.supervised[: a.prompt_tokens]) for a in found.answers)
+
+
+def test_labels_beside_messages_are_read_where_the_loss_needs_them(tmp_path: Path) -> None:
+    rows = [chat("2+2?", "4", label=1), chat("2+2?", "5", label=0)]
+    labelled = EncodedExamples.open(prepare(tmp_path / "kto", rows, needs="labels"))
+    assert [(a.role, a.reward) for a in labelled.answers] == [("rated", 1.0), ("rated", 0.0)]
+    assert EncodedExamples.open(prepare(tmp_path / "sft", rows)).kind == "chat"

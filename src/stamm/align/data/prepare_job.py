@@ -284,13 +284,14 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
         workspace.progress.begin("prepare", len(files), "files")
         own = "rows" in workspace.inputs and not config.data
         renamed = {} if own else config.columns.renamed()
+        labels = config.kind == "auto" and config.needs == "labels"
         for done, (name, path) in enumerate(files.items()):
             before = (counts.read, counts.kept)
             rows = read_rows(
                 path,
                 config.limits,
                 name,
-                kind=config.kind,
+                kind="rated" if labels else config.kind,
                 columns=renamed,
                 empty_answers=own,
             )
