@@ -33,7 +33,7 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 THINK, THINK_END = "<think>", "</think>"
 _LEARNED = ("weight", "train", "training", "loss", "loss_weight", "loss_scale")
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-_NO_TEXT = ("", [], {})
+_NO_TEXT: tuple[object, ...] = ("", [], {})
 _NOT_TEXT = {
     key: RefusedKey(meaning="is not text", neutral=_NO_TEXT)
     for key in ("image", "image_url", "images", "audio", "input_audio", "audios", "video", "videos", "file")

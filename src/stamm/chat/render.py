@@ -104,7 +104,7 @@ def render(conversation: Conversation, *, prompt: bool = False) -> list[Segment]
     last = conversation.turns[-1] if conversation.turns else None
     blocks = last.blocks if isinstance(last, AssistantTurn) else ()
     if prompt and blocks and isinstance(blocks[-1], ToolOutputs):
-        segments.pop()  # its end token: the turn goes on
+        segments.pop()  # its end token: the turn continues
     elif prompt:
         segments.append(_control(ASSISTANT_START))
     return [segment for segment in segments if segment.text]

@@ -43,7 +43,7 @@ def hub_folder(folder: Path, template: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("template", "epochs"), [("thinking", 20), ("llama3", 40)])
+@pytest.mark.parametrize(("template", "epochs"), [("thinking", 10), ("llama3", 40)])
 def test_first_questions_are_answered(tmp_path: Path, template: str, epochs: int) -> None:
     model = hub_folder(tmp_path / "hub", template)
     questions = [f"Word {number}?" for number in range(len(ANSWERS))]

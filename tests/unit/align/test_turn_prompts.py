@@ -133,7 +133,7 @@ def test_the_apertus_format_with_thoughts_and_tools(
 
 @settings(max_examples=30, deadline=None)
 @given(exchanges(True, True), JSON)
-def test_after_tool_outputs_the_turn_goes_on(parts: list[Messages], result: str) -> None:
+def test_after_tool_outputs_the_turn_continues(parts: list[Messages], result: str) -> None:
     """In the prompt of transformers as in training, whose text after the outputs is the assistant's."""
     chat, theirs = both("apertus")
     call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}

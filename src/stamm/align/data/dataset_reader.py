@@ -190,7 +190,7 @@ class _ArrayText:
             self._take(",")
 
     def _next(self) -> str:
-        """The next character that is no white space; "" at the end."""
+        """The next character other than white space; "" at the end."""
         while True:
             character = _NOT_BLANK.search(self._text, self._position)
             if character:

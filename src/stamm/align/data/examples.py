@@ -128,7 +128,7 @@ ALIASES = {
 }
 """Other names of columns. A row may have one of them; two are refused unless they are equal."""
 
-_NOTHING = ("", [], {})
+_NOTHING: tuple[object, ...] = ("", [], {})
 _NOT_TEXT = RefusedKey(meaning="is not text", neutral=_NOTHING)
 _THOUGHTS = RefusedKey(
     meaning="holds thoughts",

@@ -126,10 +126,11 @@ class _Counts:
         self.dropped[row.reason] += 1
         of_source[1] += 1
         if row.reason in DEFECTS:
-            key = _NUMBERS.sub("", row.detail)
-            key = key if key in self.causes or len(self.causes) < _MOST_SOURCES else _OTHERS
-            detail, count = self.causes.get(key, (row.detail[:_LONGEST_CAUSE], 0))
-            self.causes[key] = (detail, count + 1)
+            cause = _NUMBERS.sub("", row.detail)
+            if cause not in self.causes and len(self.causes) >= _MOST_SOURCES:
+                cause = _OTHERS
+            detail, count = self.causes.get(cause, (row.detail[:_LONGEST_CAUSE], 0))
+            self.causes[cause] = (detail, count + 1)
         if not self.first_drop:
             where = f"{row.input_file}, row {row.input_position}"
             self.first_drop = f"{where}: {row.reason}, {row.detail}"
