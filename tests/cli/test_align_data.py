@@ -52,6 +52,13 @@ def align(folder: Path, model: Path, recipe: str, rows: list[dict[str, Any]], *w
         ("align.sft", [GOOD, EMPTY], ("prepare.bad_rows=stop",), "an assistant's turn is empty"),
         ("align.sft", [GOOD, LONG], ("prepare.bad_rows=stop",), "tokens, context 160"),
         ("align.sft", [{"text": "?"}], (), "no known combination of columns: text"),
+        (
+            "align.sft",
+            [GOOD, chat("3+3?", "6"), {"messages": [{"role": "wizard", "content": "?"}]}],
+            (),
+            "1 of 3 rows (33%) cannot be used, more than max_bad_rows = 0.2: message 1: unknown role",
+        ),
+        ("align.sft", [{**GOOD, "images": ["x.png"]}], (), "images = ['x.png'] is not text"),
         ("align.qrpo", [{**RATED, "reward": float("nan")}], (), "reward holds nan, which is not a"),
         ("align.dpo", [{**PAIR, "rejected": "4"}], (), "chosen and rejected are the same answer"),
     ],

@@ -267,6 +267,8 @@ def write_prepared(folder: Path) -> None:
             "splits": {"train": split, "held_out": {**split, "examples": 100}},
             "licences": {"CC-BY-4.0": 1_500, "Apache-2.0": 480, HOSTILE: 20},
             "refused_licences": ["CC-BY-NC-4.0"],
+            "causes": {"an assistant's turn is empty": 90, HOSTILE: 60},
+            "unknown_keys": {"mood": 700},
         },
     )  # fmt: skip
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
-from stamm.chat.chatml_llama3 import LLAMA3, SYNTAXES, THINK, TemplateTraits, TurnFormat, TurnSyntax
-from stamm.chat.conversation import Conversation
+from stamm.chat.chatml_llama3 import LLAMA3, SYNTAXES, TemplateTraits, TurnFormat, TurnSyntax
+from stamm.chat.conversation import THINK, Conversation
 from stamm.chat.formats import ApertusFormat, ChatFormat, chat_template
 from stamm.chat.render import (
     ASSISTANT_END,

@@ -19,18 +19,19 @@ from dataclasses import asdict, dataclass
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_value
 from stamm.chat.conversation import (
+    THINK,
+    THINK_END,
     AssistantTurn,
     Block,
     Conversation,
     Response,
     Thoughts,
     merge_blocks,
+    one_turn_each,
 )
 from stamm.chat.formats import decode_text, until_stop
 from stamm.chat.parse import segments_of_ids
 from stamm.chat.render import ChatTokenizer, EncodedChat, Segment, encode_segments
-
-THINK, THINK_END = "<think>", "</think>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,8 @@ class TemplateTraits:
     system           whether it can write a system message
     trim             contents are written without the blanks around them
     thoughts         the last turn of the assistant begins with its thoughts, empty ones included,
-                     and a prompt without deliberation ends with empty ones, as in Qwen 3
+                     a prompt without deliberation ends with empty ones, and earlier turns are
+                     written without theirs, as in Qwen 3
     """
 
     begin: str = ""
@@ -105,9 +107,8 @@ class TurnFormat:
     end_tokens       further control tokens that end a turn, such as the tokenizer's eos_token
     pad_token        the tokenizer's; "" when it names none
 
-    Edge   the header of an assistant's turn and its body are encoded apart, so that a prompt is the
-           beginning of the whole. Templates are encoded as one text: the ids differ where a body
-           begins with white space
+    Edge   the header and the body of the last answer are encoded apart, so that a prompt is the
+           beginning of the whole; of earlier answers together, as transformers encodes a template
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class TurnFormat:
     ) -> None:
         self.name = syntax.name
         self._syntax, self._traits, self._tokenizer = syntax, traits, tokenizer
-        self.sha256 = sha256_value([syntax.name, template, asdict(traits), tokenizer_sha256])
+        self.sha256 = sha256_value([syntax.name, 2, template, asdict(traits), tokenizer_sha256])
         stops = (syntax.end, *syntax.stops, *end_tokens)
         self.stop_ids = frozenset(found for each in stops if (found := self._id(each)) is not None)
         pads = (self._id(each) for each in (pad_token, *syntax.pads, syntax.end))
@@ -158,15 +159,29 @@ class TurnFormat:
         if system is not None:
             yield self._turn("system", system)
         last = len(conversation.turns) - 1
-        asked = any(not isinstance(turn, AssistantTurn) for turn in conversation.turns)
         for number, turn in enumerate(conversation.turns):
             if not isinstance(turn, AssistantTurn):
                 yield self._turn("user", self._clean(turn.text))
-                continue
-            thinks = traits.thoughts and asked and number == last and not prompt
-            yield from self._answer(turn, conversation.deliberation, thinks)
+            elif number == last and not prompt:
+                yield from self._answer(turn, conversation.deliberation)
+            else:
+                yield self._earlier(turn)
         if prompt:
             yield from self._header(traits.thoughts and not conversation.deliberation)
+
+    def split(self, conversation: Conversation) -> list[Conversation]:
+        """As ChatFormat.split.
+
+        A conversation is split where earlier answers have no thoughts, as in Qwen 3, and where the
+        first token of an earlier answer belongs to its header too, as with a line break before it.
+        """
+        earlier = [
+            turn
+            for turn in conversation.turns[:-1]
+            if isinstance(turn, AssistantTurn) and turn.supervised
+        ]
+        exact = not self._traits.thoughts and all(map(self._starts_apart, earlier))
+        return [conversation] if exact or not earlier else one_turn_each(conversation)
 
     def parse(self, ids: Sequence[int]) -> tuple[Block, ...]:
         """As ChatFormat.parse."""
@@ -215,25 +230,37 @@ class TurnFormat:
             Segment(THINK_END, control=True, supervised=supervised),
         ]
 
-    def _answer(
-        self, turn: AssistantTurn, deliberation: bool, thinks: bool
-    ) -> Iterator[list[Segment]]:
+    def _earlier(self, turn: AssistantTurn) -> list[Segment]:
+        """An answer before the end of a conversation; with thoughts it is never supervised."""
+        supervised = turn.supervised and not self._traits.thoughts
+        body = Segment(self._texts(turn)[1], supervised=supervised)
+        return [*self._role("assistant"), body, *self._ending(supervised=supervised)]
+
+    def _starts_apart(self, turn: AssistantTurn) -> bool:
+        """Whether an earlier answer has the ids that it has after the header as a prompt ends."""
+        parts = [self._role("assistant"), [Segment(self._texts(turn)[1])]]
+        apart = [id_ for part in parts for id_ in encode_segments(part, self._tokenizer).ids]
+        return apart == encode_segments([*parts[0], *parts[1]], self._tokenizer).ids
+
+    def _answer(self, turn: AssistantTurn, deliberation: bool) -> Iterator[list[Segment]]:
         thoughts, text = self._texts(turn)
-        if thoughts and thinks and not deliberation:
+        thinks = self._traits.thoughts
+        if thoughts and not deliberation:
             raise DataError(
                 "the answer has thoughts, and deliberation is not enabled",
                 fix='Set "deliberation": true in the row, or leave the thoughts out',
             )
         yield from self._header(thinks and not deliberation)
+        supervised = turn.supervised
         body: list[Segment] = []
         if thinks:
             text = text.lstrip("\n")
             if deliberation:
-                body = self._thoughts(thoughts.strip("\n"), supervised=True)
+                body = self._thoughts(thoughts.strip("\n"), supervised=supervised)
                 text = "\n\n" + text
         if text:
-            body.append(Segment(text, supervised=True))
-        yield [*body, *self._ending(supervised=True)]
+            body.append(Segment(text, supervised=supervised))
+        yield [*body, *self._ending(supervised=supervised)]
 
     def _texts(self, turn: AssistantTurn) -> tuple[str, str]:
         """The thoughts and the response of a turn, "" where it has none."""

@@ -3,25 +3,106 @@
 A conversation is a system message (optional), the developer settings (deliberation, tools) and
 turns of the user and the assistant. An assistant's turn is a sequence of blocks: thoughts, tool
 calls, tool outputs, responses. Rows are read in the forms that public data sets have: OpenAI's
-(`tool_calls`, messages of the role "tool"), TRL's conversational columns, and Apertus' (`content`
-as {"blocks": [...]} or {"parts": [...]}); they all become the same blocks.
+(`tool_calls`, messages of the role "tool", the older `function_call`), ShareGPT's ("from", "value",
+the roles function_call and observation), thoughts as `reasoning_content`, `reasoning`, `thinking`, parts of
+the type "thinking" or text between <think> and </think>, and Apertus' (`content` as {"blocks": [...]}
+or {"parts": [...]}); they all become the same blocks. Keys of a message that change its meaning and
+are not read are refused (`MESSAGE_KEYS`).
 
-Source   swiss-ai/apertus_format, docs/format.md
+Source   swiss-ai/apertus_format, docs/format.md; OpenAI, fine-tuning API (`weight`); axolotl, dataset
+         formats (`train`, `train_detail`); LLaMA-Factory, data/README.md; the templates of Qwen 3
+Checked  tests/unit/chat/test_conversation.py
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stamm.base.errors import DataError
+from stamm.base.known_keys import KnownKeys, RefusedKey
 from stamm.chat.tool_types import check_schema
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """Names of tools: they are written between quotes without escapes."""
+
+
+THINK, THINK_END = "<think>", "</think>"
+_LEARNED = ("weight", "train", "training", "loss", "loss_weight", "loss_scale")
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_NO_TEXT: tuple[object, ...] = ("", [], {})
+_NOT_TEXT = {
+    key: RefusedKey(meaning="is not text", neutral=_NO_TEXT)
+    for key in ("image", "image_url", "images", "audio", "input_audio", "audios", "video", "videos", "file")
+}  # fmt: skip
+
+MESSAGE_KEYS = KnownKeys(
+    reader="messages",
+    read=frozenset(
+        {
+            *("role", "from", "content", "value", "name", "tool_calls", "tool_call_id", "masked"),
+            *("function_call", *_LEARNED, *_THOUGHTS),
+        }
+    ),
+    harmless=frozenset(
+        {
+            *("id", "index", "message_id", "timestamp", "created", "created_at", "create_time"),
+            *("model", "finish_reason", "stop_reason", "annotations", "citations", "logprobs"),
+        }
+    ),
+    refused={
+        **_NOT_TEXT,
+        "files": RefusedKey(meaning="is not text", neutral=_NO_TEXT),
+        "attachments": RefusedKey(meaning="is not text", neutral=_NO_TEXT),
+        "refusal": RefusedKey(
+            meaning="is an answer beside the content", neutral=_NO_TEXT, fix="Put it into content"
+        ),
+        "train_detail": RefusedKey(
+            meaning="trains on parts of a message", neutral=_NO_TEXT, fix="Use train: true or false"
+        ),
+        "reasoning_details": RefusedKey(
+            meaning="holds thoughts", neutral=_NO_TEXT, fix="Put them into reasoning_content"
+        ),
+        "prefix": RefusedKey(meaning="makes the message the beginning of one", neutral=(False,)),
+        "channel": RefusedKey(meaning="names a channel of the answer", neutral=("final", "")),
+        "recipient": RefusedKey(meaning="names who reads the message", neutral=("all", "")),
+        "tools": RefusedKey(
+            meaning="declares tools", neutral=_NO_TEXT, fix="Put them into tools of the row"
+        ),
+        "functions": RefusedKey(
+            meaning="declares tools", neutral=_NO_TEXT, fix="Put them into tools of the row"
+        ),
+        "function_calls": RefusedKey(
+            meaning="holds tool calls", neutral=_NO_TEXT, fix="Put them into tool_calls"
+        ),
+    },
+)
+"""Keys of a message. `weight` and its other names: 0 or false, the message is context and not trained
+on; 1 or true, it is; any other value is refused. `masked` is the opposite."""
+
+_PART_KEYS = KnownKeys(reader="parts of a content", read=frozenset(), refused=_NOT_TEXT)
+_TOOL_KEYS = KnownKeys(
+    reader="tools",
+    read=frozenset({"name", "description", "parameters"}),
+    harmless=frozenset({"strict", "type", "id"}),
+    refused={
+        key: RefusedKey(meaning="describes a tool's arguments", fix="Use parameters, a JSON schema")
+        for key in ("input_schema", "inputSchema", "args_schema", "arguments", "args")
+    },
+)
+
+_TAGGED = re.compile(r"\s*<think>((?:(?!</?think>).)*)</think>((?:(?!</?think>).)*)", re.DOTALL)
+_CALL = "call"
+_ROLES = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human", "prompter"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
+    **dict.fromkeys(("tool", "ipython", "function", "observation", "tool_response"), "tool"),
+    **dict.fromkeys(("function_call", "tool_call"), _CALL),
+}
 
 
 class EmptyAnswerError(DataError):
@@ -76,9 +157,13 @@ class UserTurn:
 
 @dataclass(frozen=True)
 class AssistantTurn:
-    """Blocks of the assistant between two turns of the user, tool outputs included."""
+    """Blocks of the assistant between two turns of the user, tool outputs included.
+
+    supervised   whether the turn is trained on where its conversation is; False: it is context
+    """
 
     blocks: tuple[Block, ...]
+    supervised: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,45 +197,88 @@ def read_conversation(
     empty_answer   whether the last turn may be the assistant's without content: a model that ended
                    its turn at once
 
+    Edge     outputs of tools are given to the calls before them by tool_call_id, else by their name,
+             else in order
     Raises   DataError naming the message, from 1, that cannot be read.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise DataError("messages is not a list with at least one message")
     system: str | None = None
     turns: list[UserTurn | AssistantTurn] = []
+    called: list[_Called] = []
+    outputs: list[tuple[int, Mapping[str, Any]]] = []
     for number, message in enumerate(messages, 1):
-        role, content = _role_and_content(message, number)
-        if role in ("system", "developer"):
+        role = _role(message, number)
+        if role == "tool":
+            if not turns or isinstance(turns[-1], UserTurn):
+                raise _wrong(number, "a tool message needs an assistant message before it")
+            outputs.append((number, message))
+            continue
+        _add_outputs(turns, outputs, called)
+        content = _either(message, ("content", "value"), number)
+        if role == "system":
             if number != 1:
-                raise _wrong(number, f"the role {role} may only be the first message")
+                raise _wrong(number, "the role system may only be the first message")
             system = _text(content, number)
         elif role == "user":
             turns.append(UserTurn(_text(content, number)))
-        elif role == "tool":
-            if not turns or isinstance(turns[-1], UserTurn):
-                raise _wrong(number, "a tool message needs an assistant message before it")
-            turns[-1] = AssistantTurn((*turns[-1].blocks, ToolOutputs((_text(content, number),))))
         else:
-            blocks = tuple(_assistant_blocks(message, content, number))
-            if turns and isinstance(turns[-1], AssistantTurn):
-                turns[-1] = AssistantTurn((*turns[-1].blocks, *blocks))
-            else:
-                turns.append(AssistantTurn(blocks))
+            calls, called = _calls(message, role, content, number)
+            blocks = [] if role == _CALL else _answer_blocks(message, content, calls, number)
+            if calls:
+                blocks.append(ToolCalls(calls))
+            _add_answer(turns, AssistantTurn(tuple(blocks), _supervised(message, number)), number)
+    _add_outputs(turns, outputs, called)
     done = tuple(
-        AssistantTurn(merge_blocks(turn.blocks)) if isinstance(turn, AssistantTurn) else turn
+        replace(turn, blocks=merge_blocks(turn.blocks)) if isinstance(turn, AssistantTurn) else turn
         for turn in turns
     )
-    ended = empty_answer and done[-1:] == (AssistantTurn(()),)
+    ended = empty_answer and isinstance(last := done[-1], AssistantTurn) and not last.blocks
     _check_turns(done[:-1] if ended else done)
     return Conversation(
         turns=done, system=system, deliberation=deliberation, tools=read_tools(tools)
     )
 
 
+def as_prompt(turns: Sequence[UserTurn | AssistantTurn]) -> tuple[UserTurn | AssistantTurn, ...]:
+    """Turns as context: what is trained on is not part of a prompt's identity."""
+    return tuple(
+        replace(turn, supervised=True) if isinstance(turn, AssistantTurn) else turn
+        for turn in turns
+    )
+
+
+def before_last_turn(conversation: Conversation) -> Conversation:
+    """The prompt that the last turn answers."""
+    return replace(conversation, turns=as_prompt(conversation.turns[:-1]))
+
+
+def one_turn_each(conversation: Conversation) -> list[Conversation]:
+    """A conversation for each turn that is trained on: it ends there, and the turns before are context."""
+    return [
+        replace(
+            conversation,
+            turns=(
+                *(
+                    replace(before, supervised=False)
+                    if isinstance(before, AssistantTurn)
+                    else before
+                    for before in conversation.turns[:place]
+                ),
+                turn,
+            ),
+        )
+        for place, turn in enumerate(conversation.turns)
+        if isinstance(turn, AssistantTurn) and turn.supervised
+    ]
+
+
 def read_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
     """The JSON schemas of tools, OpenAI's wrapper removed. They may be one JSON text.
 
-    Raises   DataError when one has no name or no description, or its parameters are not a JSON schema.
+    Edge     a description may be missing
+    Raises   DataError when one has no name, its description is not text, or its parameters are not a
+             JSON schema.
     """
     if tools is None:
         return ()
@@ -167,10 +295,18 @@ def read_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
         tool = given.get("function", given) if isinstance(given, Mapping) else given
         if not isinstance(tool, Mapping) or not NAME.fullmatch(str(tool.get("name", ""))):
             raise DataError(f"tool {number} has no name of letters, digits, '_', '.' and '-'")
-        if not isinstance(tool.get("description"), str):
-            raise DataError(f"tool {number} ({tool['name']}) has no description")
-        check_schema(tool.get("parameters"), f"tool {number} ({tool['name']}): parameters")
-        found.append(tool)
+        where = f"tool {number} ({tool['name']})"
+        if not isinstance(tool.get("description", ""), str | None):
+            raise DataError(f"{where}: the description is not text")
+        _TOOL_KEYS.check(tool, where)
+        parameters = tool.get("parameters")
+        check_schema(parameters, f"{where}: parameters")
+        if parameters and not {"type", "properties", "$ref", "anyOf", "oneOf"} & parameters.keys():
+            raise DataError(
+                f"{where}: parameters is not a JSON schema: it has no type and no properties",
+                fix='Use {"type": "object", "properties": {...}}',
+            )
+        found.append({key: value for key, value in tool.items() if value is not None})
     return tuple(found)
 
 
@@ -184,12 +320,14 @@ def to_messages(
     for turn in turns:
         if isinstance(turn, UserTurn):
             messages.append({"role": "user", "content": turn.text})
-        elif all(isinstance(block, Response) for block in turn.blocks):
-            text = "".join(block.text for block in turn.blocks if isinstance(block, Response))
-            messages.append({"role": "assistant", "content": text})
-        else:
-            blocks = [_plain(block) for block in turn.blocks]
-            messages.append({"role": "assistant", "content": {"blocks": blocks}})
+            continue
+        text = "".join(block.text for block in turn.blocks if isinstance(block, Response))
+        plain = all(isinstance(block, Response) for block in turn.blocks)
+        content: Any = text
+        if not plain or THINK in text or THINK_END in text:  # blocks are read as they are
+            content = {"blocks": [_plain(block) for block in turn.blocks]}
+        weight = {} if turn.supervised else {"weight": 0}
+        messages.append({"role": "assistant", "content": content, **weight})
     return messages
 
 
@@ -239,50 +377,212 @@ def _check_turns(turns: Sequence[UserTurn | AssistantTurn]) -> None:
                 raise DataError("tool calls in the middle of a turn need their outputs after them")
 
 
-def _wrong(number: int, what: str) -> DataError:
-    return DataError(f"message {number}: {what}")
+def _wrong(number: int, what: str, fix: str = "") -> DataError:
+    return DataError(f"message {number}: {what}", fix=fix)
 
 
-def _role_and_content(message: object, number: int) -> tuple[str, object]:
+@dataclass(frozen=True)
+class _Called:
+    """Identifier and tool of a call, for its output; "" for a call without identifier."""
+
+    id: str
+    name: str
+
+
+def _role(message: object, number: int) -> str:
+    """The role of a message, whose keys are checked: "system", "user", "assistant", "tool" or _CALL."""
     if not isinstance(message, Mapping):
         raise _wrong(number, "is not an object")
-    role = message.get("role", message.get("from"))
-    role = {"human": "user", "gpt": "assistant", "ipython": "tool"}.get(str(role), role)
-    if role not in ("system", "developer", "user", "assistant", "tool"):
-        raise _wrong(number, f"unknown role {role!r}")
-    return str(role), message.get("content", message.get("value"))
+    written = message.get("role")
+    written = message.get("from") if written is None else written
+    role = _ROLES.get(written.lower()) if isinstance(written, str) else None
+    if role is None:
+        raise _wrong(number, f"unknown role {written!r}")
+    MESSAGE_KEYS.check(message, f"message {number}")
+    if role not in ("assistant", _CALL):
+        for key in (*_THOUGHTS, "tool_calls", "function_call"):
+            if message.get(key) not in (None, *_NO_TEXT):
+                raise _wrong(number, f"{key} in a message of the {role}")
+        if _stated_learning(message, number):
+            what = "only messages of the assistant are trained on"
+            raise _wrong(number, f"asks to train on a message of the {role}; {what}")
+    if role != "tool" and message.get("name") not in (None, ""):
+        raise _wrong(number, f"name = {message['name']!r}, and no chat format writes names")
+    if role != "tool" and message.get("tool_call_id") not in (None, ""):
+        raise _wrong(number, "tool_call_id in a message that is not of the role tool")
+    return role
+
+
+def _either(message: Mapping[str, Any], keys: Sequence[str], number: int) -> Any:
+    """The value of one of several names of a key; None without one."""
+    values = {key: message[key] for key in keys if message.get(key) is not None}
+    first = next(iter(values.values()), None)
+    if any(value != first for value in values.values()):
+        raise _wrong(number, f"{' and '.join(values)} are different")
+    return first
+
+
+def _supervised(message: Mapping[str, Any], number: int) -> bool:
+    stated = _stated_learning(message, number)
+    return True if stated is None else stated
+
+
+def _stated_learning(message: Mapping[str, Any], number: int) -> bool | None:
+    """Whether a message is to be trained on; None: it does not state it."""
+    stated: dict[str, bool] = {}
+    for key in (*_LEARNED, "masked"):
+        value = message.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, int | float) or value not in (0, 1):
+            raise _wrong(
+                number, f"{key} = {value!r}: a message is trained on whole (1) or not at all (0)"
+            )
+        stated[key] = bool(value) != (key == "masked")
+    if len(set(stated.values())) > 1:
+        raise _wrong(number, f"{' and '.join(stated)} disagree")
+    return next(iter(stated.values()), None)
+
+
+def _add_answer(turns: list[UserTurn | AssistantTurn], answer: AssistantTurn, number: int) -> None:
+    before = turns[-1] if turns else None
+    if not isinstance(before, AssistantTurn):
+        turns.append(answer)
+        return
+    if before.supervised != answer.supervised:
+        raise _wrong(number, "one turn has messages that are trained on and others that are not")
+    turns[-1] = replace(before, blocks=(*before.blocks, *answer.blocks))
+
+
+def _add_outputs(
+    turns: list[UserTurn | AssistantTurn],
+    messages: list[tuple[int, Mapping[str, Any]]],
+    called: Sequence[_Called],
+) -> None:
+    """Append the outputs of tool messages to the last turn, in the order of its calls."""
+    if not messages:
+        return
+    last = turns[-1]
+    assert isinstance(last, AssistantTurn)
+    texts = _matched(messages, called)
+    messages.clear()
+    turns[-1] = replace(last, blocks=(*last.blocks, ToolOutputs(tuple(texts))))
+
+
+def _matched(
+    messages: Sequence[tuple[int, Mapping[str, Any]]], called: Sequence[_Called]
+) -> list[str]:
+    """The texts of tool messages in the order of the calls."""
+    texts = []
+    for number, message in messages:
+        texts.append(_text(_either(message, ("content", "value"), number), number))
+    number = messages[0][0]
+    if called and len(called) != len(texts):
+        raise _wrong(number, f"{len(texts)} tool messages after {len(called)} tool calls")
+    for key, names in (
+        ("tool_call_id", [call.id for call in called]),
+        ("name", [call.name for call in called]),
+    ):
+        given = [str(message.get(key) or "") for _, message in messages]
+        if given == names or not any(given):
+            continue
+        if not any(names):
+            if len(called) > 1:
+                raise _wrong(number, f"{key} is given, and the calls have no identifiers")
+            continue
+        if sorted(given) != sorted(names) or len(set(names)) != len(names):
+            raise _wrong(number, f"{key} {given} does not match the calls' {names}")
+        return [texts[given.index(name)] for name in names]
+    return texts
 
 
 def _text(content: object, number: int) -> str:
     """The text of a content: a string, {"text": ...}, {"parts": [...]} or a list of parts."""
+    return "".join(text for _, text in _texts(content, number, thoughts=False))
+
+
+def _texts(content: object, number: int, *, thoughts: bool = True) -> Iterator[tuple[bool, str]]:
+    """The texts of a content, and whether each is a part of thoughts."""
     if isinstance(content, str):
-        return content
+        yield False, content
+        return
     if isinstance(content, Mapping) and isinstance(content.get("text"), str):
-        return str(content["text"])
+        yield False, str(content["text"])
+        return
     parts = content.get("parts") if isinstance(content, Mapping) else content
-    if isinstance(parts, Sequence) and not isinstance(parts, str):
-        texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
-        if len(texts) == len(parts) and all(isinstance(text, str) for text in texts):
-            return "".join(map(str, texts))
-    raise _wrong(number, "the content is not text")
+    if not isinstance(parts, Sequence) or isinstance(parts, str):
+        raise _wrong(number, "the content is not text")
+    for part in parts:
+        if not isinstance(part, Mapping):
+            raise _wrong(number, "the content is not text")
+        _PART_KEYS.check(part, f"message {number}")
+        kind = part.get("type")
+        if kind in ("thinking", "reasoning") and thoughts:
+            yield True, _text(_either(part, ("thinking", "reasoning", "text"), number), number)
+            continue
+        if kind not in (None, "text", "input_text", "output_text"):
+            raise _wrong(number, f"a part of the type {kind!r}; only text is supported")
+        text = _either(part, ("text", "value"), number)
+        if not isinstance(text, str):
+            raise _wrong(number, "the content is not text")
+        yield False, text
 
 
-def _assistant_blocks(message: Mapping[str, Any], content: object, number: int) -> Iterable[Block]:
-    thoughts = message.get("reasoning_content", message.get("thinking"))
-    if isinstance(thoughts, str):
-        yield Thoughts(thoughts)
-    calls = message.get("tool_calls")
+def _calls(
+    message: Mapping[str, Any], role: str, content: object, number: int
+) -> tuple[tuple[ToolCall, ...], list[_Called]]:
+    """The calls of an assistant's message outside of its blocks, and what their outputs are matched by."""
+    given: list[Any] = list(_items(message, "tool_calls", number))
+    if message.get("function_call") not in (None, *_NO_TEXT):
+        given.append(message["function_call"])
+    if role == _CALL:
+        try:
+            written = json.loads(content) if isinstance(content, str) else content
+        except (ValueError, RecursionError):
+            raise _wrong(number, "the call is not JSON") from None
+        given += written if isinstance(written, list) else [written]
+    calls = tuple(_call(call, number) for call in given)
+    ids = [str(call.get("id") or "") for call in given]
+    return calls, [_Called(id_, call.name) for id_, call in zip(ids, calls, strict=True)]
+
+
+def _answer_blocks(
+    message: Mapping[str, Any], content: object, calls: Sequence[ToolCall], number: int
+) -> list[Block]:
+    """Thoughts and responses of an assistant's message, or the blocks that it spells out."""
+    stated = _either(message, _THOUGHTS, number)
+    if not isinstance(stated, str | None):
+        raise _wrong(number, "the thoughts are not text")
+    blocks: list[Block] = []
     if isinstance(content, Mapping) and "blocks" in content:
-        for block in _items(content, "blocks", number):
-            yield _block(block, number)
+        blocks += (_block(block, number) for block in _items(content, "blocks", number))
     elif content is not None:
-        yield Response(_text(content, number))
-    elif not calls and thoughts is None:
+        for is_thoughts, text in _texts(content, number):
+            blocks += [Thoughts(text)] if is_thoughts else _untagged(text, number)
+    elif not calls and stated is None:
         raise _wrong(number, "an assistant message without content")
-    if calls:
-        yield ToolCalls(
-            tuple(_call(call, number) for call in _items(message, "tool_calls", number))
+    before = merge_blocks(blocks)[:1]
+    if stated and before and isinstance(before[0], Thoughts):
+        if before[0].text.strip() != stated.strip():
+            raise _wrong(number, "thoughts in a key and others in the content")
+    elif stated:
+        blocks.insert(0, Thoughts(stated))
+    return blocks
+
+
+def _untagged(text: str, number: int) -> list[Block]:
+    """The response that a text is, with the thoughts that it begins with between tags."""
+    if THINK not in text and THINK_END not in text:
+        return [Response(text)]
+    tagged = _TAGGED.fullmatch(text)
+    if tagged is None:
+        raise _wrong(
+            number,
+            f"the content has {THINK} or {THINK_END}, and is not {THINK} thoughts {THINK_END} answer",
+            fix="Put thoughts into reasoning_content; a content in blocks may have the tags as text",
         )
+    thoughts, response = tagged.groups()
+    return [Thoughts(thoughts.strip("\n")), Response(response.lstrip("\n"))]
 
 
 def _block(block: object, number: int) -> Block:
@@ -317,7 +617,8 @@ def _call(call: object, number: int) -> ToolCall:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not NAME.fullmatch(str(function.get("name", ""))):
         raise _wrong(number, "a tool call needs a name of letters, digits, '_', '.' and '-'")
-    arguments = function.get("arguments", "{}")
+    arguments = _either(function, ("arguments", "parameters", "input"), number)
+    arguments = "{}" if arguments is None else arguments
     if isinstance(arguments, str):
         try:
             json.loads(arguments)

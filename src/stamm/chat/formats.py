@@ -41,6 +41,14 @@ class ChatFormat(Protocol):
         Raises   DataError for a conversation that the format cannot write.
         """
 
+    def split(self, conversation: Conversation) -> list[Conversation]:
+        """The conversations to train on in place of one: [it], or one for each supervised turn.
+
+        In each, the ids before every supervised turn are those of the prompt at that point, which
+        sampling and the chat template write. The turns of one that is split are context but for
+        the last.
+        """
+
     def parse(self, ids: Sequence[int]) -> tuple[Block, ...]:
         """The blocks of a completion, up to its first stop token. Malformed text stays text."""
 
@@ -66,6 +74,10 @@ class ApertusFormat:
     def encode(self, conversation: Conversation, *, prompt: bool = False) -> EncodedChat:
         """As ChatFormat.encode."""
         return encode_conversation(conversation, self._tokenizer, prompt=prompt)
+
+    def split(self, conversation: Conversation) -> list[Conversation]:
+        """As ChatFormat.split: a turn is written alike wherever it is, between control tokens."""
+        return [conversation]
 
     def parse(self, ids: Sequence[int]) -> tuple[Block, ...]:
         """As ChatFormat.parse."""

@@ -18,7 +18,7 @@ Checked  tests/unit/chat/test_render.py, tests/unit/chat/test_template.py
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from stamm.chat.conversation import (
@@ -69,8 +69,8 @@ class Segment:
 
     text         a control token, or text
     control      True for a control token
-    supervised   True for what the model is trained to produce: the assistant's body and its end
-                 token, without tool outputs
+    supervised   True for what the model is trained to produce: the body and the end token of the
+                 assistant's supervised turns, without tool outputs
     """
 
     text: str
@@ -89,15 +89,23 @@ class EncodedChat:
 def render(conversation: Conversation, *, prompt: bool = False) -> list[Segment]:
     """The segments of a conversation, in order.
 
-    prompt   end with <|assistant_start|>, for a model to continue
+    prompt   end where a model continues: after <|assistant_start|>, or after the outputs of tools
+             that the last turn ends with
     """
     segments = list(_head(conversation))
     for turn in conversation.turns:
         if isinstance(turn, UserTurn):
             segments += [_control(USER_START), Segment(turn.text), _control(USER_END)]
         else:
-            segments += _assistant(turn)
-    if prompt:
+            segments += (
+                segment if turn.supervised else replace(segment, supervised=False)
+                for segment in _assistant(turn)
+            )
+    last = conversation.turns[-1] if conversation.turns else None
+    blocks = last.blocks if isinstance(last, AssistantTurn) else ()
+    if prompt and blocks and isinstance(blocks[-1], ToolOutputs):
+        segments.pop()  # its end token: the turn continues
+    elif prompt:
         segments.append(_control(ASSISTANT_START))
     return [segment for segment in segments if segment.text]
 

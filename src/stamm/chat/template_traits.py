@@ -16,8 +16,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.chat.chatml_llama3 import THINK, TemplateTraits, TurnSyntax
-from stamm.chat.conversation import AssistantTurn, Conversation, Response, Thoughts, UserTurn
+from stamm.chat.chatml_llama3 import TemplateTraits, TurnSyntax
+from stamm.chat.conversation import (
+    THINK,
+    AssistantTurn,
+    Conversation,
+    Response,
+    Thoughts,
+    UserTurn,
+)
 from stamm.chat.template_sandbox import Rendered
 
 _FIX = "Supported are the templates of Apertus, and those of ChatML and Llama 3 without tools"
@@ -46,6 +53,7 @@ _REASONED = Conversation(
     turns=(UserTurn(_HELLO), AssistantTurn((Thoughts("\nGreet\n"), Response("\n\n Hi!")))),
     deliberation=True,
 )
+_REASONED_BEFORE = Conversation(turns=(*_REASONED.turns, UserTurn("And?")), deliberation=True)
 
 Case = dict[str, Any]
 Written = Response | Thoughts
@@ -53,7 +61,7 @@ Written = Response | Thoughts
 
 def cases() -> list[Case]:
     """The variables of each rendering: each probe as a whole, then those that end with the user as
-    prompts, without and with deliberation, then one with thoughts.
+    prompts, without and with deliberation, then two with thoughts, in the last and in an earlier turn.
     """
     return [_case(*each) for each in _plan()]
 
@@ -66,6 +74,7 @@ def _plan() -> Iterator[tuple[Conversation, bool, bool]]:
         if isinstance(probe.turns[-1], UserTurn):
             yield probe, True, deliberation
     yield _REASONED, False, True
+    yield _REASONED_BEFORE, True, True
 
 
 def _case(probe: Conversation, prompt: bool, deliberation: bool) -> Case:
@@ -130,14 +139,15 @@ def verify(
     rendered   of `cases`
     write      the format's text of a conversation, as a prompt or as a whole
     system     False: probes with a system message are left out
-    thoughts   True: the probe with thoughts is verified too
+    thoughts   True: the probes with thoughts are verified too
     equal      whether our text, given first, and the template's count as the same
 
     Raises   DataError with the first difference.
     """
     verified = []
     for (probe, prompt, deliberation), found in zip(_plan(), rendered, strict=True):
-        if (probe.system is not None and not system) or (probe is _REASONED and not thoughts):
+        reasoned = probe is _REASONED or probe is _REASONED_BEFORE
+        if (probe.system is not None and not system) or (reasoned and not thoughts):
             continue
         if found.error:
             raise DataError(f"the chat template cannot be rendered: {found.error}", fix=_FIX)

@@ -58,7 +58,7 @@ def check_schema(spec: object, where: str, depth: int = 0) -> None:
 
 
 def _declare(tool: Mapping[str, Any]) -> str:
-    head = f"// {tool['description']}\ntype {tool['name']} = "
+    head = f"// {tool.get('description', '')}\ntype {tool['name']} = "
     parameters = tool.get("parameters") or {}
     properties = parameters.get("properties") or {}
     if not properties:

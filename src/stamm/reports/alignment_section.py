@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stamm.base.units import count_text
@@ -438,7 +438,16 @@ def _prepared(summary: PreparedSummary) -> tuple[DataTable, ...]:
             summary.kept,
             f"Refused: {refused}." if refused else "",
         ),
+        *_listed("why rows cannot be used", summary.causes),
+        *_listed("column or key that was not used", summary.unknown_keys),
     )  # fmt: skip
+
+
+def _listed(name: str, counts: Mapping[str, int]) -> Iterator[DataTable]:
+    """A table of untrusted texts with their rows; none for no text."""
+    if counts:
+        rows = [(one_line(text, 120), f"{n:,}") for text, n in list(counts.items())[:_MOST_ROWS]]
+        yield DataTable(columns=(name, "rows"), rows=tuple(rows))
 
 
 def _counted(name: str, counts: Sequence[tuple[str, int]], whole: int, note: str = "") -> DataTable:

@@ -8,6 +8,7 @@ from typing import Any
 
 from stamm.align.data.prepare_config import PrepareConfig
 from stamm.align.data.prepare_job import run
+from stamm.base.console import NoProgress, Progress
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.runs.job import Workspace
 from tests.unit.chat.conversations import DESCRIPTION
@@ -29,20 +30,30 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def prepare(
-    folder: Path, given: list[dict[str, Any]], rows: Path | None = None, **config: Any
+    folder: Path,
+    given: list[dict[str, Any]],
+    rows: Path | None = None,
+    progress: Progress | None = None,
+    **config: Any,
 ) -> Path:
     """Run the job with the small tokenizer of the chat tests; the folder it wrote.
 
     given   the rows of its data
     rows    the input of that name
+
+    Any share of bad rows is accepted, unless max_bad_rows is given.
     """
     tokenizer, out = folder / "tokenizer", folder / "prepared"
     tokenizer.mkdir(parents=True, exist_ok=True)
     out.mkdir(exist_ok=True)
     (tokenizer / FILE).write_text(DESCRIPTION)
-    config = {"data": (write_rows(folder / "rows.jsonl", given),), "context": 256, **config}
+    data = (write_rows(folder / "rows.jsonl", given),)
+    config = {"data": data, "context": 256, "max_bad_rows": 1.0, **config}
     inputs = {"tokenizer": tokenizer, **({} if rows is None else {"rows": rows})}
-    run(PrepareConfig(**config), Workspace(folder=out, inputs=inputs))
+    run(
+        PrepareConfig(**config),
+        Workspace(folder=out, inputs=inputs, progress=progress or NoProgress()),
+    )
     return out
 
 

@@ -115,7 +115,7 @@ def test_the_origin_is_kept_for_the_ledger() -> None:
             {"prompt": "a", "completion": "b", "reward": 1, "ref_rewards": ["x"]},
             "ref_rewards holds",
         ),
-        ({"prompt": "a", "completion": "b", "label": 1}, "not true or false"),
+        ({"prompt": "a", "completion": "b", "label": 2}, "not true or false"),
         ({"prompt": "a", "completion": ""}, "turn is empty"),
         ({"prompt": 3, "completion": "b"}, "prompt is neither text"),
         (

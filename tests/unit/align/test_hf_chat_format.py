@@ -28,7 +28,7 @@ from stamm.chat.conversation import (
 )
 from stamm.chat.formats import ChatFormat, chat_template
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
-from tests.unit.chat.conversations import DESCRIPTION, PLAIN
+from tests.unit.chat.conversations import DESCRIPTION, PLAIN, written
 from tests.unit.chat.imported_folders import (
     CHATML,
     CHATML_TOKENS,
@@ -109,7 +109,12 @@ def test_thoughts_are_those_of_transformers_and_read_back(ask: str, why: str, an
 def test_a_text_never_becomes_a_control_token(name: str, given: Any) -> None:
     """The same control tokens as with harmless texts; prompts are beginnings; masks are exact."""
     chat, tokenizer, _ = both(name)
-    whole = read_conversation(given)
+    whole = read_conversation(
+        [
+            {**row, "content": written(row["content"])} if row["role"] == "assistant" else row
+            for row in given
+        ]
+    )
     harmless = read_conversation([{**row, "content": "a"} for row in given])
 
     def control(conversation: Conversation) -> list[str]:

@@ -10,19 +10,22 @@ import pytest
 
 from stamm.align.data.data_files import evaluation_files
 from stamm.align.data.encoded import EncodedExamples
-from stamm.align.data.prepare_config import APERTUS_REFUSED, PrepareConfig
+from stamm.align.data.prepare_config import APERTUS_REFUSED, ColumnNames, PrepareConfig
 from stamm.align.data.prepare_job import run
 from stamm.base.config import override
+from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import read_record
 from stamm.chat.conversation import read_conversation
 from stamm.chat.render import encode_conversation
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.corpus.tables import read_rows
+from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.prepared_data import PreparedSummary
 from tests.unit.align.prepared import bad_rows, chat, prepare, write_rows
 from tests.unit.chat.conversations import TOKENIZER
+from tests.unit.chat.imported_folders import TEMPLATES, imported_folder
 
 PAIR = {"prompt": "2+2?", "chosen": "4", "rejected": "5"}
 
@@ -318,3 +321,104 @@ def test_sampled_ids_that_are_no_ids_are_bad_rows(tmp_path: Path, ids: object) -
     inputs = {"tokenizer": tmp_path / "tokenizer", "rows": tmp_path / "rows.jsonl"}
     run(PrepareConfig(context=256), Workspace(folder=tmp_path / "prepared", inputs=inputs))
     assert bad_rows(tmp_path / "prepared") == [(2, "bad_row")]
+
+
+def test_more_bad_rows_than_a_fifth_stop_the_step_unless_asked(tmp_path: Path) -> None:
+    good = [chat(f"{k}?", "4") for k in range(8)]
+    bad = [{"messages": [{"role": "wizard", "content": str(k)}]} for k in range(3)]
+    assert summary(prepare(tmp_path / "a", [*good, *bad[:2]], max_bad_rows=0.2)).kept == 8
+    message = r"3 of 11 rows \(27%\) cannot be used, .*: message 1: unknown role 'wizard' \(3\)"
+    with pytest.raises(DataError, match=message) as stopped:
+        prepare(tmp_path / "b", [*good, *bad], max_bad_rows=PrepareConfig().max_bad_rows)
+    assert "bad_rows.jsonl" in stopped.value.fix
+    assert len(bad_rows(tmp_path / "b" / "prepared")) == 3
+    assert not (tmp_path / "b" / "prepared" / "summary.json").exists()
+    # A row that the configuration drops is not a bad one.
+    refused = {"refused_licences": ("unknown",), "max_bad_rows": 0.0}
+    licensed = [{**row, "licence": "MIT"} for row in good[:2]]
+    assert summary(prepare(tmp_path / "c", [*licensed, *good], **refused)).kept == 2
+    with pytest.raises(ConfigError, match=r"max_bad_rows = 1\.5 must"):
+        PrepareConfig(max_bad_rows=1.5)
+
+
+def test_causes_and_unknown_keys_are_told_and_recorded(tmp_path: Path) -> None:
+    rows = [chat("2+2?", "4", score=1), chat("3+3?", "6", score=2), chat("4+4?", ""), {"text": "x"}]
+    rows[1]["messages"][0]["mood"] = "glad"
+    told: list[str] = []
+
+    class Told(NoProgress):
+        def log(self, text: str) -> None:
+            told.append(text)
+
+    out = prepare(tmp_path, rows, progress=Told())
+    found = summary(out)
+    assert found.unknown_keys == {"score": 2, "messages: mood": 1}
+    assert (
+        "Unknown keys in rows of alignment data, not used: score (2), messages: mood (1)." in told
+    )
+    assert sorted(found.causes.values()) == [1, 1]
+    assert any(cause.startswith("no known combination of columns: text") for cause in found.causes)
+    (line,) = [line for line in told if line.startswith("Rows that cannot be used")]
+    assert "an assistant's turn is empty" in line
+
+
+def test_columns_have_the_names_that_are_configured(tmp_path: Path) -> None:
+    rows = [{"question": "2+2?", "answer": "4", "prompt": 7, "from": "here"}]
+    names = ColumnNames(prompt="question", completion="answer", source="from")
+    (found,) = EncodedExamples.open(prepare(tmp_path / "a", rows, columns=names)).answers
+    assert TOKENIZER.decode(found.ids[found.prompt_tokens :]) == "4<|assistant_end|>"
+    assert found.source == "here"
+    with pytest.raises(DataError, match="no row has the column 'Question'") as wrong:
+        prepare(tmp_path / "b", rows, columns=ColumnNames(prompt="Question"))
+    assert wrong.value.where == "columns.prompt"
+    with pytest.raises(ConfigError, match="names two columns"):
+        ColumnNames(prompt="completion")
+
+
+def test_a_turn_without_weight_is_context_and_rows_that_differ_in_it_are_not_equal(
+    tmp_path: Path,
+) -> None:
+    draft = {"role": "assistant", "content": "5"}
+    first, second = chat("2+2?", "4")["messages"], chat("Sure?", "Yes.")["messages"]
+    rows = [{"messages": [first[0], {**draft, "weight": weight}, *second]} for weight in (0, 1, 0)]
+    rows.append({"messages": [*first, second[0], {**draft, "train": False}]})
+    out = prepare(tmp_path, rows)
+    answers = EncodedExamples.open(out).answers
+    learned = [
+        TOKENIZER.decode([i for i, keep in zip(a.ids, a.supervised, strict=True) if keep])
+        for a in answers
+    ]
+    end = "<|assistant_end|>"
+    assert learned == [f"Yes.{end}", f"5{end}Yes.{end}", f"4{end}"]
+    assert answers[0].ids == answers[1].ids
+    assert TOKENIZER.decode(answers[2].ids).endswith(f"4{end}")  # what follows is left out
+    assert bad_rows(out) == [(3, "exact_duplicate")]
+    none = {"messages": [first[0], {**draft, "weight": 0}]}
+    assert bad_rows(prepare(tmp_path / "none", [*rows, none]))[-1] == (5, "no_loss_tokens")
+
+
+def test_a_format_without_earlier_thoughts_gives_a_sequence_for_each_turn(tmp_path: Path) -> None:
+    folder = imported_folder(tmp_path / "tokenizer", TEMPLATES["thinking"])
+    rows = []
+    for number in range(3):
+        turns = [chat(f"{number}?", "4")["messages"], chat("Sure?", "Yes.")["messages"]]
+        turns[0][1]["reasoning_content"] = "Two and two."
+        rows.append({"messages": [*turns[0], *turns[1]]})
+    (tmp_path / "out").mkdir()
+    config = PrepareConfig(data=(write_rows(tmp_path / "rows.jsonl", rows),), context=256)
+    run(config, Workspace(folder=tmp_path / "out", inputs={"tokenizer": folder}))
+    found = EncodedExamples.open(tmp_path / "out")
+    assert (found.summary.kept, len(found.answers)) == (3, 6)
+    assert [answer.example for answer in found.answers] == [0, 0, 1, 1, 2, 2]
+    tokenizer = ImportedTokenizer.load(folder, TEMPLATES["thinking"])
+    shown = [tokenizer.decode(a.ids[a.prompt_tokens :]) for a in found.answers[:2]]
+    thoughts = "<think>\nTwo and two.\n</think>\n\n4<|im_end|>\n"
+    assert shown == [thoughts, "<think>\n\n</think>\n\nYes.<|im_end|>\n"]
+    assert all(not any(a.supervised[: a.prompt_tokens]) for a in found.answers)
+
+
+def test_labels_beside_messages_are_read_where_the_loss_needs_them(tmp_path: Path) -> None:
+    rows = [chat("2+2?", "4", label=1), chat("2+2?", "5", label=0)]
+    labelled = EncodedExamples.open(prepare(tmp_path / "kto", rows, needs="labels"))
+    assert [(a.role, a.reward) for a in labelled.answers] == [("rated", 1.0), ("rated", 0.0)]
+    assert EncodedExamples.open(prepare(tmp_path / "sft", rows)).kind == "chat"

@@ -55,6 +55,13 @@ TYPE: st.SearchStrategy[dict[str, Any]] = st.recursive(
 )
 
 
+def written(text: str) -> Any:
+    """The content of an assistant's message that is read as this text, tags of thoughts included."""
+    if "think>" not in text:
+        return text
+    return {"blocks": [{"type": "response", "text": text}]}
+
+
 @st.composite
 def tools(draw: st.DrawFn) -> list[dict[str, Any]]:
     """JSON schemas of up to two tools, in OpenAI's wrapper or without it."""
@@ -105,10 +112,11 @@ def _assistant(draw: st.DrawFn, text: st.SearchStrategy[str]) -> list[dict[str, 
             rows.append({"role": "assistant", "content": {"blocks": blocks}})
         else:
             wrapped = [{"type": "function", "function": call} for call in calls]
-            rows.append({"role": "assistant", "content": draw(text), "tool_calls": wrapped})
+            content = written(draw(text))
+            rows.append({"role": "assistant", "content": content, "tool_calls": wrapped})
             rows += [{"role": "tool", "content": each} for each in outputs]
     if draw(st.booleans()):
-        rows.append({"role": "assistant", "content": draw(text) + "x"})
+        rows.append({"role": "assistant", "content": written(draw(text) + "x")})
     else:
         blocks = [{"type": "thoughts", "text": draw(text)}, {"type": "response", "text": "x"}]
         rows.append({"role": "assistant", "content": {"blocks": blocks}})

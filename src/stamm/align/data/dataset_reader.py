@@ -1,4 +1,6 @@
-"""Read files of alignment data: JSONL (.jsonl, .jsonl.gz, .jsonl.zst) and Parquet, row by row.
+"""Read files of alignment data: JSONL (.jsonl, .jsonl.gz, .jsonl.zst), JSON and Parquet, row by row.
+
+A .json file is one array of rows, or JSONL.
 
 A row that cannot be read is a `BadRow` with its file, line and reason; the rows after it are read.
 
@@ -7,6 +9,7 @@ Checked  tests/unit/align/test_examples.py
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stamm.align.data.examples import Example, RowOrigin, read_example
+from stamm.align.data.examples import Example, Kind, RowOrigin, read_example
 from stamm.base.errors import DataError
 from stamm.chat.conversation import EmptyAnswerError
 from stamm.corpus.limits import ReadLimits
@@ -26,6 +29,9 @@ from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 BAD_ROW, EMPTY_ANSWER = "bad_row", "empty_answer"
 _ROWS = 64
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_READ_CHARACTERS = 1 << 16
+_NOT_BLANK = re.compile(r"\S")
+_DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True)
@@ -58,12 +64,15 @@ def read_rows(
     limits: ReadLimits | None = None,
     name: str = "",
     *,
+    kind: Kind = "auto",
+    columns: Mapping[str, str] | None = None,
     empty_answers: bool = False,
 ) -> Iterator[tuple[Mapping[str, Any], Example | BadRow]]:
     """The rows of a file with their examples; a row that cannot be read has a BadRow instead.
 
-    name            of the file in origins; empty: the last part of its path
-    empty_answers   as `examples.read_example`
+    name                  of the file in origins; empty: the last part of its path
+    kind, empty_answers   as `examples.read_example`
+    columns               name in the file by column, where it is another one
 
     Edge     a row that is not an object is {}
     Raises   DataError when the file is missing or its format is not known.
@@ -72,25 +81,36 @@ def read_rows(
     file = name or path.name
     if path.name.endswith(".parquet"):
         rows = _parquet(path, file)
+    elif path.name.endswith(".json") and _begins_array(path, bounds):
+        rows = _array(path, file, bounds)
     elif path.name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst", ".json")):
         rows = _jsonl(path, file, bounds)
     else:
         raise DataError(
-            f"{path} has an unknown format", fix="Use .jsonl, .jsonl.gz, .jsonl.zst or .parquet"
+            f"{path} has an unknown format",
+            fix="Use .jsonl, .jsonl.gz, .jsonl.zst, .json or .parquet",
         )
     for number, row in rows:
         if isinstance(row, BadRow):
             yield {}, row
             continue
         try:
+            if columns and isinstance(row, Mapping):
+                row = _renamed(row, columns)
             origin = RowOrigin(file=file, row=number)
-            example = read_example(row, origin, empty_answers=empty_answers)
+            example = read_example(row, origin, kind=kind, empty_answers=empty_answers)
         except DataError as error:
             cause = EMPTY_ANSWER if isinstance(error, EmptyAnswerError) else BAD_ROW
             shown = row if isinstance(row, Mapping) else {}
             yield shown, BadRow(file, number, error.line().rstrip("."), cause)
         else:
             yield row, example
+
+
+def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    taken = {*columns, *columns.values()}
+    rest = {name: value for name, value in row.items() if name not in taken}
+    return rest | {name: row[given] for name, given in columns.items() if given in row}
 
 
 def _jsonl(path: Path, file: str, limits: ReadLimits) -> Iterator[tuple[int, Any]]:
@@ -107,19 +127,109 @@ def _jsonl(path: Path, file: str, limits: ReadLimits) -> Iterator[tuple[int, Any
                     continue
                 try:
                     row = json.loads(line.data.decode("utf-8-sig"))
-                    if _SURROGATE.search(line.data):  # half of a character, or both halves
-                        json.dumps(row, ensure_ascii=False).encode()
-                    yield number, row
-                except UnicodeEncodeError:
-                    reason = "a text contains a lone surrogate, half of a character"
-                    yield number, BadRow(file, number, reason)
                 except RecursionError:
                     yield number, BadRow(file, number, "JSON nested too deeply")
                 except ValueError as error:  # also UnicodeDecodeError
                     yield number, BadRow(file, number, f"not JSON: {error}")
+                else:
+                    yield number, _whole_characters(row, line.data, file, number)
         except StreamError as stopped:
             reason = f"{stopped.detail}; rows from {number + 1} on are lost"
             yield number + 1, BadRow(file, number + 1, reason)
+
+
+def _whole_characters(row: Any, written: bytes, file: str, number: int) -> Any:
+    """The row, or a BadRow where a text of it has half of a character."""
+    try:
+        if _SURROGATE.search(written):  # half of a character, or both halves
+            json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return BadRow(file, number, "a text contains a lone surrogate, half of a character")
+    return row
+
+
+def _begins_array(path: Path, limits: ReadLimits) -> bool:
+    with BoundedStream(path, limits.expansion) as stream:
+        return stream.read().removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+
+
+def _array(path: Path, file: str, limits: ReadLimits) -> Iterator[tuple[int, Any]]:
+    """The elements of a JSON array."""
+    number = 0
+    with BoundedStream(path, limits.expansion) as stream:
+        try:
+            for row, written in _ArrayText(stream, limits.line_bytes).elements():
+                number += 1
+                yield number, _whole_characters(row, written.encode(), file, number)
+        except (StreamError, RecursionError, ValueError) as error:  # also UnicodeDecodeError
+            detail = error.detail if isinstance(error, StreamError) else f"not JSON: {error}"
+            reason = f"{detail}; rows from {number + 1} on are lost"
+            yield number + 1, BadRow(file, number + 1, reason)
+
+
+class _ArrayText:
+    """The text of a JSON array, read forward: one element is in memory at a time.
+
+    longest   characters of an element
+    """
+
+    def __init__(self, stream: BoundedStream, longest: int) -> None:
+        self._stream, self._longest = stream, longest
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")()
+        self._text, self._position, self._ended = "", 0, False
+
+    def elements(self) -> Iterator[tuple[Any, str]]:
+        """Each element and its text; raises ValueError where the array is not JSON."""
+        self._take("[")
+        if self._next() == "]":
+            return
+        while True:
+            yield self._element()
+            if self._next() == "]":
+                return
+            self._take(",")
+
+    def _next(self) -> str:
+        """The next character other than white space; "" at the end."""
+        while True:
+            character = _NOT_BLANK.search(self._text, self._position)
+            if character:
+                self._position = character.start()
+                return character.group()
+            self._position = len(self._text)
+            if self._ended:
+                return ""
+            self._read_on()
+
+    def _take(self, character: str) -> None:
+        if (found := self._next()) != character:
+            raise ValueError(f"{found!r} where {character!r} is needed")
+        self._position += 1
+
+    def _element(self) -> tuple[Any, str]:
+        self._next()
+        while True:
+            start = self._position
+            try:
+                element, end = _DECODER.raw_decode(self._text, start)
+            except ValueError:
+                if self._ended or len(self._text) - start > self._longest:
+                    raise
+            else:
+                if end < len(self._text) or self._ended:  # a number may continue
+                    self._position = end
+                    return element, self._text[start:end]
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Drop what is read, and read as much again as is left, so that few attempts are in vain."""
+        pieces = [self._text[self._position :]]
+        wanted = max(_READ_CHARACTERS, 2 * len(pieces[0]))
+        while not self._ended and sum(map(len, pieces)) < wanted:
+            piece = self._stream.read()
+            self._ended = not piece
+            pieces.append(self._decode.decode(piece, final=self._ended))
+        self._text, self._position = "".join(pieces), 0
 
 
 def _parquet(path: Path, file: str) -> Iterator[tuple[int, Any]]:

@@ -1,4 +1,4 @@
-"""Rows of alignment data as typed examples, in the column conventions of TRL and one of our own.
+"""Rows of alignment data as typed examples, in the columns of TRL and of other public data.
 
     messages                                  a conversation                        `ChatExample`
     prompt, completion                        a conversation in two parts           `ChatExample`
@@ -11,24 +11,37 @@
     prompt                                    a prompt alone                        `PromptExample`
 
 Each part is a list of messages or a string; a string is one message, of the user in a prompt and of
-the assistant in a completion; chosen and rejected may begin with the prompt. `tools`, `deliberation`, `id`, `source` and `licence` (or "license") are
-read where a row has them. Rewards of a pair may also be called chosen_rewards or score_chosen, and
-rejected_rewards or score_rejected. Other columns are ignored.
+the assistant in a completion, or a transcript as HH-RLHF has it. chosen and rejected may begin with the prompt; what
+both begin with belongs to it. Other names of these columns are in `ALIASES`; Alpaca's instruction, input and
+history are a prompt, and its output the completion. `ROW_KEYS` has all that is read, and the columns
+that are refused because they change what a row means. Other columns are not used, and counted.
 
-Source   TRL documentation, "Dataset formats and types" (trl 1.16)
-Checked  tests/unit/align/test_examples.py
+Source   TRL documentation, "Dataset formats and types" (trl 1.16); LLaMA-Factory, data/README.md;
+         HuggingFaceH4/ultrafeedback_binarized; Anthropic/hh-rlhf
+Checked  tests/unit/align/test_examples.py, tests/unit/align/test_public_schemas.py
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from stamm.base.errors import DataError
-from stamm.chat.conversation import AssistantTurn, Conversation, read_conversation
+from stamm.base.known_keys import KnownKeys, RefusedKey
+from stamm.chat.conversation import (
+    MESSAGE_KEYS,
+    AssistantTurn,
+    Conversation,
+    Thoughts,
+    as_prompt,
+    read_conversation,
+)
 from stamm.corpus.records import clean_field, whole_text
+
+Kind = Literal["auto", "chat", "preference", "rated"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,51 +108,197 @@ class PromptExample:
 
 Example = ChatExample | PreferencePair | RatedAnswer | PromptExample
 
-COLUMNS: tuple[tuple[frozenset[str], type[Example]], ...] = (
-    (frozenset({"messages"}), ChatExample),
-    (frozenset({"chosen", "rejected"}), PreferencePair),
-    (frozenset({"prompt", "completion", "reward"}), RatedAnswer),
-    (frozenset({"prompt", "completion", "label"}), RatedAnswer),
-    (frozenset({"prompt", "completion"}), ChatExample),
-    (frozenset({"prompt"}), PromptExample),
-)
-"""Columns that decide what a row is, tried in this order."""
+KIND_OF: dict[type[Example], Kind] = {
+    ChatExample: "chat",
+    PreferencePair: "preference",
+    RatedAnswer: "rated",
+}
 
 CHOSEN_REWARD = ("chosen_reward", "chosen_rewards", "score_chosen")
 REJECTED_REWARD = ("rejected_reward", "rejected_rewards", "score_rejected")
 """Names of the rewards of a pair; the first that a row has is read."""
 
+ALIASES = {
+    "messages": ("conversations", "conversation"),
+    "completion": ("response",),
+    "label": ("kto_tag",),
+    "tools": ("functions",),
+    "licence": ("license",),
+    "deliberation": ("enable_thinking",),
+}
+"""Other names of columns. A row may have one of them; two are refused unless they are equal."""
 
-def read_example(row: object, origin: RowOrigin, *, empty_answers: bool = False) -> Example:
+_NOTHING: tuple[object, ...] = ("", [], {})
+_NOT_TEXT = RefusedKey(meaning="is not text", neutral=_NOTHING)
+_THOUGHTS = RefusedKey(
+    meaning="holds thoughts",
+    neutral=("", "on", "off"),
+    fix="Put them into reasoning_content of the assistant's message",
+)
+_WEIGHT = RefusedKey(
+    meaning="scales the loss of a row", neutral=(1,), fix="Repeat the row, or leave it out"
+)
+_STEPS = RefusedKey(meaning="rates the steps of an answer", fix="Use prompt, completion and label")
+
+ROW_KEYS = KnownKeys(
+    reader="rows of alignment data",
+    read=frozenset(
+        {
+            *("messages", "prompt", "completion", "chosen", "rejected", "label", "reward"),
+            *("ref_rewards", *CHOSEN_REWARD, *REJECTED_REWARD, "tools", "deliberation", "system"),
+            *("instruction", "input", "output", "history", "chat_template_kwargs"),
+            *("id", "source", "licence", "language", "url"),
+            *(alias for names in ALIASES.values() for alias in names),
+            *("token_ids", "chosen_token_ids", "rejected_token_ids"),
+        }
+    ),
+    harmless=frozenset(
+        {
+            *("prompt_id", "uuid", "idx", "index", "split", "dataset", "text", "num_turns"),
+            *("sample", "log_prob", "sampled_log_prob", "num_tokens", "stopped"),
+            *("ref_chosen_logps", "ref_rejected_logps"),
+        }
+    ),
+    refused={
+        **dict.fromkeys(
+            ("image", "images", "audio", "audios", "video", "videos", "files"), _NOT_TEXT
+        ),
+        **dict.fromkeys(("weight", "sample_weight", "loss_weight"), _WEIGHT),
+        **dict.fromkeys(("reasoning", "reasoning_content", "thinking"), _THOUGHTS),
+        **dict.fromkeys(("completions", "labels"), _STEPS),
+        "train": RefusedKey(
+            meaning="states whether a row is trained on", neutral=(True,), fix="Leave the row out"
+        ),
+        "chat_template": RefusedKey(meaning="replaces the model's chat template"),
+        "documents": RefusedKey(meaning="adds documents to the prompt", neutral=_NOTHING),
+        "tool_choice": RefusedKey(meaning="restricts the tools", neutral=("auto", "none")),
+        "function_call": RefusedKey(meaning="restricts the tools", neutral=("auto", "none")),
+        "parallel_tool_calls": RefusedKey(meaning="changes the prompt", neutral=(True,)),
+        "response_format": RefusedKey(
+            meaning="restricts the answer", neutral=({"type": "text"}, "text")
+        ),
+    },
+)
+"""Columns of a row. language and url are of the ledger; token_ids are read from steps of the same run."""
+
+_MESSAGE_COLUMNS = ("messages", "prompt", "completion", "chosen", "rejected")
+_HUMAN, _ASSISTANT = "\n\nHuman:", "\n\nAssistant:"
+_SPEAKER = re.compile(f"({_HUMAN}|{_ASSISTANT})")
+_ASKING = ("user", "human", "prompter", "system", "developer")
+_LABELS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
+_TEMPLATE_KEYS = KnownKeys(reader="chat_template_kwargs", read=frozenset({"enable_thinking"}))
+
+
+def read_example(
+    row: object, origin: RowOrigin, *, kind: Kind = "auto", empty_answers: bool = False
+) -> Example:
     """The example of a row.
 
+    kind            which of its readings is wanted, where a row has several: of messages beside chosen
+                    and rejected, "chat" or "preference"
     empty_answers   whether the answer may have no content, as completions that are scored
 
     Raises   DataError naming the column that is wrong.
     """
     if not isinstance(row, Mapping):
         raise DataError("the row is not an object")
-    present = {name for name, value in row.items() if value is not None}
-    kind = next((kind for columns, kind in COLUMNS if columns <= present), None)
-    if kind is None:
-        shown = ", ".join(sorted(map(str, present))[:8])
+    ROW_KEYS.check(row)
+    columns = _columns(row)
+    found = _kind(columns, kind)
+    origin = replace(
+        origin,
+        id=row_text(columns, "id"),
+        source=row_text(columns, "source"),
+        licence=row_text(columns, "licence"),
+    )
+    if found is ChatExample:
+        return _dialogue(columns, origin, empty_answers)
+    if found is PreferencePair:
+        return _pair(columns, origin, empty_answers)
+    if found is RatedAnswer:
+        return _rated(columns, origin, empty_answers)
+    return PromptExample(origin, _prompt(_messages(columns, "prompt", "user"), columns))
+
+
+def unknown_keys(row: Mapping[str, Any]) -> Iterator[str]:
+    """Columns of a row and keys of its messages that are not read: "score", "messages: mood"."""
+    yield from ROW_KEYS.unknown(row)
+    found: set[str] = set()
+    for column in (*_MESSAGE_COLUMNS, *ALIASES["messages"]):
+        value = row.get(column)
+        for message in value if isinstance(value, list) else ():
+            if isinstance(message, Mapping):
+                found.update(MESSAGE_KEYS.unknown(message))
+    yield from (f"messages: {key}" for key in sorted(found))
+
+
+def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a row that are not null, under the names that the module states."""
+    columns = {str(name): value for name, value in row.items() if value is not None}
+    for name, aliases in ALIASES.items():
+        for alias in aliases:
+            if alias not in columns:
+                continue
+            value = columns.pop(alias)
+            if columns.setdefault(name, value) != value:
+                raise DataError(f"{name} and {alias} are different", fix="Leave one of them out")
+    if {"chosen", "rejected"} <= columns.keys():
+        for name in ("chosen", "rejected"):  # one message, as LLaMA-Factory has it
+            if isinstance(columns[name], Mapping):
+                columns[name] = [columns[name]]
+        if "messages" in columns and not _is_conversation(columns["chosen"]):
+            columns.setdefault("prompt", columns["messages"])
+    if "instruction" in columns and not {"messages", "prompt"} & columns.keys():
+        columns["prompt"] = _instruction(columns)
+        if "output" in columns:
+            columns.setdefault("completion", columns["output"])
+    return columns
+
+
+def _instruction(columns: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The prompt of a row of Alpaca's: earlier turns, then instruction and input on lines of their own."""
+    messages = []
+    history = columns.get("history") or ()
+    if not isinstance(history, Sequence) or isinstance(history, str):
+        raise DataError("history is not a list of questions and answers")
+    for pair in history:
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise DataError("history is not a list of questions and answers")
+        roles = zip(("user", "assistant"), pair, strict=True)
+        messages += [{"role": role, "content": text} for role, text in roles]
+    asked = [columns["instruction"], columns.get("input") or ""]
+    if not all(isinstance(text, str) for text in asked):
+        raise DataError("instruction or input is not text")
+    return [*messages, {"role": "user", "content": "\n".join(filter(None, asked))}]
+
+
+def _kind(columns: Mapping[str, Any], wanted: Kind) -> type[Example]:
+    """The reading of a row that is wanted, else the first that its columns allow.
+
+    A label beside messages is one of the answer where it is a Boolean, or labels are wanted: data for
+    classification has labels too.
+    """
+    names = columns.keys()
+    labelled = "label" in names and (
+        "messages" not in names or wanted == "rated" or isinstance(columns["label"], bool)
+    )
+    scored = "reward" in names or labelled
+    possible: list[type[Example]] = []
+    if {"chosen", "rejected"} <= names:
+        possible.append(PreferencePair)
+    if "messages" in names:
+        possible += [RatedAnswer, ChatExample] if scored else [ChatExample]
+    elif {"prompt", "completion"} <= names:
+        possible.append(RatedAnswer if scored else ChatExample)
+    elif "prompt" in names:
+        possible.append(PromptExample)
+    if not possible:
+        shown = ", ".join(sorted(names)[:8])
         raise DataError(
             f"no known combination of columns: {shown}",
             fix="Use messages; prompt and completion; or chosen and rejected",
         )
-    origin = replace(
-        origin,
-        id=row_text(row, "id"),
-        source=row_text(row, "source"),
-        licence=row_text(row, "licence") or row_text(row, "license"),
-    )
-    if kind is ChatExample:
-        return _dialogue(row, origin, empty_answers)
-    if kind is PreferencePair:
-        return _pair(row, origin, empty_answers)
-    if kind is RatedAnswer:
-        return _rated(row, origin, empty_answers)
-    return PromptExample(origin, _prompt(_messages(row, "prompt", "user"), row))
+    return next((kind for kind in possible if KIND_OF.get(kind) == wanted), possible[0])
 
 
 def row_text(row: Mapping[str, Any], column: str) -> str:
@@ -165,32 +324,47 @@ def last_answer(conversation: Conversation) -> AssistantTurn:
 
 
 def _dialogue(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> ChatExample:
-    if "messages" in row and row["messages"] is not None:
-        messages = _messages(row, "messages", "user")
-    else:
-        messages = _messages(row, "prompt", "user") + _messages(row, "completion", "assistant")
-    conversation = _read(messages, row, empty)
+    if row.get("label") is False:
+        raise DataError("label = false marks an answer that is not wanted, and SFT would learn it")
+    conversation = _read(_answered(row)[0], row, empty)
     last_answer(conversation)
     return ChatExample(origin, conversation)
 
 
-def _pair(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> PreferencePair:
-    chosen = _messages(row, "chosen", "assistant")
-    rejected = _messages(row, "rejected", "assistant")
-    if row.get("prompt") is not None:
+def _answered(row: Mapping[str, Any]) -> tuple[list[Any], int]:
+    """The messages of a row with its answer, and how many of them come before the answer."""
+    if "messages" not in row:
         prompt = _messages(row, "prompt", "user")
-        count = len(prompt)
-        if chosen[:count] == prompt == rejected[:count]:
-            chosen, rejected = chosen[count:], rejected[count:]
-    else:
-        shared = 0
-        while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
-            shared += 1
-        prompt, chosen, rejected = chosen[:shared], chosen[shared:], rejected[shared:]
-    start, better = _split(prompt, chosen, row, "chosen", empty)
-    _, worse = _split(prompt, rejected, row, "rejected", empty)
+        return prompt + _messages(row, "completion", "assistant"), len(prompt)
+    messages = _messages(row, "messages", "user")
+    count = len(messages)
+    while count and _role(messages[count - 1]) not in _ASKING:
+        count -= 1
+    return messages, count
+
+
+def _pair(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> PreferencePair:
+    prompt = _messages(row, "prompt", "user") if "prompt" in row else []
+    if prompt:
+        _prompt(prompt, row)
+    texts = _without_prompt(row)
+    chosen = _with_prompt(prompt, _messages(texts, "chosen", "assistant"), "chosen")
+    rejected = _with_prompt(prompt, _messages(texts, "rejected", "assistant"), "rejected")
+    shared = 0
+    while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
+        shared += 1
+    while shared and _role(chosen[shared - 1]) not in _ASKING:
+        shared -= 1
+    if not shared:
+        raise DataError(
+            "chosen and rejected begin with no common prompt", fix="Add the column prompt"
+        )
+    start, better = _split(chosen, shared, row, "chosen", empty)
+    _, worse = _split(rejected, shared, row, "rejected", empty)
     if better == worse:
         raise DataError("chosen and rejected are the same answer")
+    if _deliberation(row) is None:
+        start = replace(start, deliberation=start.deliberation or _reasoned(better, worse))
     chosen_reward, rejected_reward = _first(row, CHOSEN_REWARD), _first(row, REJECTED_REWARD)
     if (chosen_reward is None) != (rejected_reward is None):
         raise DataError("one answer of the pair has a reward, and the other has none")
@@ -198,15 +372,61 @@ def _pair(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> PreferenceP
     return PreferencePair(origin, start, better, worse, chosen_reward, rejected_reward, references)
 
 
+def _role(message: object) -> str:
+    role = message.get("role", message.get("from")) if isinstance(message, Mapping) else None
+    return role.lower() if isinstance(role, str) else ""
+
+
+def _content(message: Mapping[str, Any]) -> object:
+    return message.get("content", message.get("value"))
+
+
+def _is_conversation(answer: object) -> bool:
+    """Whether the column of an answer begins with a question or a system message."""
+    if isinstance(answer, str):
+        return bool(_transcript(answer))
+    return isinstance(answer, Sequence) and bool(answer) and _role(answer[0]) in _ASKING
+
+
+def _without_prompt(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row without the text of the prompt in chosen and rejected, where both repeat it."""
+    prompt, names = row.get("prompt"), ("chosen", "rejected")
+    if not isinstance(prompt, str) or not prompt or not all(isinstance(row[n], str) for n in names):
+        return row
+    if all(row[name].startswith(prompt) for name in names):
+        return {**row, **{name: row[name][len(prompt) :].lstrip() for name in names}}
+    return {**row, **{name: row[name].lstrip() for name in names}} if _transcript(prompt) else row
+
+
+def _with_prompt(prompt: list[Any], answer: list[Any], column: str) -> list[Any]:
+    """The conversation of a prompt and an answer, which may be the whole conversation already."""
+    if not prompt or answer[: len(prompt)] == prompt:
+        return answer
+    if not _is_conversation(answer):
+        return prompt + answer
+    # The prompt beside a longer conversation is often its first or its last question.
+    asked = [_content(message) for message in answer if _role(message) in _ASKING]
+    if len(prompt) > 1 or _content(prompt[0]) not in asked:
+        raise DataError(f"{column} begins with another question than the prompt")
+    return answer
+
+
 def _rated(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> RatedAnswer:
-    prompt = _messages(row, "prompt", "user")
-    completion = _messages(row, "completion", "assistant")
-    start, answer = _split(prompt, completion, row, "completion", empty)
-    if row.get("reward") is None:
-        if not isinstance(row["label"], bool):
-            raise DataError("label is not true or false")
-        return RatedAnswer(origin, start, answer, float(row["label"]))
+    messages, count = _answered(row)
+    start, answer = _split(messages, count, row, "completion", empty)
+    if _deliberation(row) is None:
+        start = replace(start, deliberation=start.deliberation or _reasoned(answer))
+    if "reward" not in row:
+        return RatedAnswer(origin, start, answer, _label(row["label"]))
     return RatedAnswer(origin, start, answer, _reward(row["reward"], "reward"), _references(row))
+
+
+def _label(value: object) -> float:
+    """1.0 or 0.0 of a label: true, false, 1, 0, or one of these as text."""
+    text = str(value).lower()
+    if not isinstance(value, bool | int | float | str) or text not in _LABELS:
+        raise DataError(f"label is {value!r}, which is not true or false, 1 or 0")
+    return _LABELS[text]
 
 
 def _references(row: Mapping[str, Any]) -> tuple[float, ...]:
@@ -217,43 +437,99 @@ def _references(row: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def _split(
-    prompt: list[Any], answer: list[Any], row: Mapping[str, Any], column: str, empty: bool
+    messages: list[Any], count: int, row: Mapping[str, Any], column: str, empty: bool
 ) -> tuple[Conversation, AssistantTurn]:
-    """The prompt and the one assistant's turn that `answer` is.
+    """The prompt, the first `count` messages, and the one assistant's turn after it.
 
-    Raises   DataError when `answer` is empty or holds turns of the user.
+    Raises   DataError when the rest is empty, holds turns of the user, or is not to be trained on.
     """
-    start = _prompt(prompt, row)
-    whole = _read(prompt + answer, row, empty) if answer else start
-    if len(whole.turns) != len(start.turns) + 1 or not isinstance(whole.turns[-1], AssistantTurn):
+    start = _prompt(messages[:count], row)
+    whole = _read(messages, row, empty) if len(messages) > count else start
+    last = whole.turns[-1] if whole.turns else None
+    if len(whole.turns) != len(start.turns) + 1 or not isinstance(last, AssistantTurn):
         raise DataError(f"{column} is not exactly one answer of the assistant")
-    return start, whole.turns[-1]
+    if not last.supervised:
+        raise DataError(f"{column} is marked as not trained on")
+    return start, last
 
 
 def _prompt(messages: list[Any], row: Mapping[str, Any]) -> Conversation:
     conversation = _read(messages, row)
     if conversation.turns and isinstance(conversation.turns[-1], AssistantTurn):
         raise DataError("the prompt does not end with the user")
-    return conversation
+    return replace(conversation, turns=as_prompt(conversation.turns))
 
 
 def _read(messages: list[Any], row: Mapping[str, Any], empty: bool = False) -> Conversation:
-    return read_conversation(
-        messages,
+    """A conversation. Thoughts enable deliberation where the row does not state it."""
+    stated = _deliberation(row)
+    conversation = read_conversation(
+        _with_system(messages, row),
         tools=row.get("tools"),
-        deliberation=row.get("deliberation") is True,
+        deliberation=stated is True,
         empty_answer=empty,
     )
+    answers = [turn for turn in conversation.turns if isinstance(turn, AssistantTurn)]
+    if stated is None and _reasoned(*answers):
+        conversation = replace(conversation, deliberation=True)
+    return conversation
+
+
+def _reasoned(*answers: AssistantTurn) -> bool:
+    return any(isinstance(block, Thoughts) for answer in answers for block in answer.blocks)
+
+
+def _deliberation(row: Mapping[str, Any]) -> bool | None:
+    """deliberation of a row, or enable_thinking of its chat_template_kwargs; None without either."""
+    options = row.get("chat_template_kwargs") or {}
+    if not isinstance(options, Mapping):
+        raise DataError("chat_template_kwargs is not an object")
+    if more := _TEMPLATE_KEYS.unknown(options):
+        raise DataError(f"chat_template_kwargs has {', '.join(more)}, which no chat format reads")
+    values = [row.get("deliberation"), options.get("enable_thinking")]
+    stated = [value for value in values if value is not None]
+    if any(not isinstance(value, bool) for value in stated):
+        raise DataError(f"deliberation is {stated[0]!r}, which is not true or false")
+    if len(set(stated)) > 1:
+        raise DataError("deliberation and chat_template_kwargs are different")
+    return stated[0] if stated else None
 
 
 def _messages(row: Mapping[str, Any], column: str, role: str) -> list[Any]:
-    """The messages of a column; a string is one message of `role`."""
+    """The messages of a column; a string is one message of `role`, or a transcript."""
     value = row[column]
     if isinstance(value, str):
-        return [{"role": role, "content": value}]
+        return _transcript(value) or [{"role": role, "content": value}]
     if not isinstance(value, Sequence):
         raise DataError(f"{column} is neither text nor a list of messages")
     return list(value)
+
+
+def _with_system(messages: list[Any], row: Mapping[str, Any]) -> list[Any]:
+    """The messages after the system message that the row has in a column of its own."""
+    stated = row.get("system")
+    if stated in (None, ""):
+        return messages
+    if not messages or _role(messages[0]) not in ("system", "developer"):
+        return [{"role": "system", "content": stated}, *messages]
+    if _content(messages[0]) != stated:
+        raise DataError("system and the first message of the row are different")
+    return messages
+
+
+def _transcript(text: str) -> list[dict[str, str]]:
+    """The messages of "\\n\\nHuman: …\\n\\nAssistant: …", as HH-RLHF has it; [] for another text.
+
+    Edge   an open "\\n\\nAssistant:" at the end, as prompts have it, is left out
+    """
+    if not text.startswith(_HUMAN) or _ASSISTANT not in text:
+        return []
+    pieces = _SPEAKER.split(text)[1:]
+    messages = [
+        {"role": "user" if speaker == _HUMAN else "assistant", "content": said.strip()}
+        for speaker, said in zip(pieces[::2], pieces[1::2], strict=True)
+    ]
+    return messages[:-1] if pieces[-2] == _ASSISTANT and not pieces[-1].strip() else messages
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> float | None:

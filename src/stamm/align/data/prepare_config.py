@@ -20,6 +20,41 @@ Source   swiss-ai/posttraining-data, licence filter; Apertus technical report, a
 
 
 @dataclass(frozen=True, kw_only=True)
+class ColumnNames:
+    """Names of the columns of alignment data; docs/alignment.md has what each holds.
+
+    A column with its name changed here is read under no other name.
+    """
+
+    messages: str = "messages"
+    prompt: str = "prompt"
+    completion: str = "completion"
+    chosen: str = "chosen"
+    rejected: str = "rejected"
+    label: str = "label"
+    reward: str = "reward"
+    system: str = "system"
+    tools: str = "tools"
+    id: str = "id"
+    source: str = "source"
+    licence: str = "licence"
+
+    def __post_init__(self) -> None:
+        names = list(vars(self).values())
+        validate(
+            self,
+            *(
+                (column, bool(name) and names.count(name) == 1, "is empty, or names two columns")
+                for column, name in vars(self).items()
+            ),
+        )
+
+    def renamed(self) -> dict[str, str]:
+        """Configured name by column, of those that are changed."""
+        return {name: given for name, given in vars(self).items() if given != name}
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
     """Instruction, preference or rated data, encoded for training.
 
@@ -27,6 +62,7 @@ class PrepareConfig:
                       order
     kind              kind of every row; "auto": that of the first readable row. A row of another
                       kind is a bad row
+    columns           names of the columns, where data has others
     needs             what a row needs for the loss, which recipes set. "rewards": of an answer, or of
                       both of a pair; "ref_rewards": these too; "own_ref_rewards": and the answer's own
                       reward is one of them; "labels": a pair, or an answer with a reward. A row without
@@ -42,11 +78,14 @@ class PrepareConfig:
     duplicates        policy for rows with the same ids; of rated rows, for identical rows
     held_out          share of the prompts whose rows are not trained on
     bad_rows          policy for rows that cannot be read, are too long, or have nothing to learn
+    max_bad_rows      largest share of such rows in the files of `data`; above it the step ends with an
+                      error. 1 accepts any
     seed              decides which prompts are held out
     """
 
     data: tuple[str, ...] = ()
     kind: Literal["auto", "chat", "preference", "rated"] = "auto"
+    columns: ColumnNames = field(default_factory=ColumnNames)
     needs: Literal["nothing", "labels", "rewards", "ref_rewards", "own_ref_rewards"] = "nothing"
     min_references: int = 1
     min_examples: int = 1
@@ -57,6 +96,7 @@ class PrepareConfig:
     duplicates: Literal["drop", "keep"] = "drop"
     held_out: float = 0.0
     bad_rows: Literal["skip", "stop"] = "skip"
+    max_bad_rows: float = 0.2
     seed: int = 0
     limits: ReadLimits = field(default_factory=ReadLimits)
 
@@ -74,6 +114,7 @@ class PrepareConfig:
             ("min_references", self.min_references >= 1, "must be at least 1"),
             ("min_examples", self.min_examples >= 1, "must be at least 1"),
             ("refused_licences", not wrong, f"names no family and no SPDX identifier. {hint}"),
+            ("max_bad_rows", 0.0 <= self.max_bad_rows <= 1.0, "must lie in [0, 1]"),
             ("held_out", 0.0 <= self.held_out < 1.0, "must lie in [0, 1)"),
             ("seed", 0 <= self.seed <= LARGEST_SEED, "must lie in 0 to 2^63 - 1"),
         )

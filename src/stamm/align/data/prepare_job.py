@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +38,13 @@ from stamm.align.data.encoded import (
     EncodedAnswer,
     SplitWriter,
 )
-from stamm.align.data.examples import Example, PreferencePair, RatedAnswer, row_text
+from stamm.align.data.examples import (
+    Example,
+    PreferencePair,
+    RatedAnswer,
+    row_text,
+    unknown_keys,
+)
 from stamm.align.data.licence_policy import normalized_licence, refused_by
 from stamm.align.data.prepare_config import UNKNOWN, PrepareConfig
 from stamm.align.data.row_encoder import (
@@ -53,6 +60,7 @@ from stamm.align.data.row_encoder import (
 from stamm.align.model_source import load_chat_format
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, json_line, remove_leftovers, sha256_file
+from stamm.base.known_keys import UnknownKeys
 from stamm.base.schema import write_record
 from stamm.chat.formats import ChatFormat
 from stamm.corpus.contamination.index import Index, build_index, hits_text
@@ -74,11 +82,18 @@ BAD_ROWS = "bad_rows.jsonl"
 _OTHERS = "(others)"
 _MOST_SOURCES = 1000
 _ADVANCE_ROWS = 1000
+_MOST_CAUSES, _SHOWN_CAUSES, _LONGEST_CAUSE = 20, 3, 300
+_NUMBERS = re.compile(r"\d+")
 
 
 @dataclass
 class _Counts:
-    """Counts of a run; `sources` by (source, licence): kept, dropped, supervised tokens."""
+    """Counts of a run.
+
+    sources   by (source, licence): kept, dropped, supervised tokens
+    causes    by the detail of a row that cannot be used, numbers left out: the first such detail, rows
+    renamed   columns with a configured name that occurred
+    """
 
     read: int = 0
     kept: int = 0
@@ -87,6 +102,14 @@ class _Counts:
     contaminated: Counter[str] = field(default_factory=Counter)
     sources: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     first_drop: str = ""
+    causes: dict[str, tuple[str, int]] = field(default_factory=dict)
+    renamed: set[str] = field(default_factory=set)
+    unknown: UnknownKeys = field(default_factory=UnknownKeys)
+
+    @property
+    def bad(self) -> int:
+        """Rows that cannot be used: no decision of the configuration dropped them."""
+        return sum(self.dropped[reason] for reason in DEFECTS)
 
     def add(self, row: LedgerRow, answers: Sequence[EncodedAnswer]) -> None:
         self.read += 1
@@ -102,6 +125,12 @@ class _Counts:
             return
         self.dropped[row.reason] += 1
         of_source[1] += 1
+        if row.reason in DEFECTS:
+            cause = _NUMBERS.sub("", row.detail)
+            if cause not in self.causes and len(self.causes) >= _MOST_SOURCES:
+                cause = _OTHERS
+            detail, count = self.causes.get(cause, (row.detail[:_LONGEST_CAUSE], 0))
+            self.causes[cause] = (detail, count + 1)
         if not self.first_drop:
             where = f"{row.input_file}, row {row.input_position}"
             self.first_drop = f"{where}: {row.reason}, {row.detail}"
@@ -207,6 +236,7 @@ class _Filter:
         digest = hashlib.sha256(plain)
         for answer in answers:
             digest.update(np.asarray([len(answer.ids), *answer.ids], np.int32).tobytes())
+            digest.update(np.asarray(answer.supervised, np.bool_).tobytes())
         key = digest.digest()[:16]
         if key in self._seen:
             raise RowDropError("exact_duplicate", "an earlier row is the same")
@@ -254,9 +284,22 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
         )
         workspace.progress.begin("prepare", len(files), "files")
         own = "rows" in workspace.inputs and not config.data
+        renamed = {} if own else config.columns.renamed()
+        labels = config.kind == "auto" and config.needs == "labels"
         for done, (name, path) in enumerate(files.items()):
             before = (counts.read, counts.kept)
-            for plain, example in read_rows(path, config.limits, name, empty_answers=own):
+            rows = read_rows(
+                path,
+                config.limits,
+                name,
+                kind="rated" if labels else config.kind,
+                columns=renamed,
+                empty_answers=own,
+            )
+            for plain, example in rows:
+                if not own:
+                    counts.unknown.add(unknown_keys(plain))
+                    counts.renamed.update(plain.keys() & renamed.keys())
                 row, answers = _decided(config, filter_, counts.kept, plain, example, own=own)
                 counts.add(row, answers)
                 ledger.add(row.plain())
@@ -385,13 +428,25 @@ def _finish(
 ) -> None:
     dropped = dict(sorted(counts.dropped.items(), key=lambda each: (-each[1], each[0])))
     shown = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
+    own = "rows" in workspace.inputs and not config.data
+    listed = sorted(counts.causes.values(), key=lambda cause: -cause[1])
+    causes = "; ".join(f"{detail} ({count:,})" for detail, count in listed[:_SHOWN_CAUSES])
     if not counts.read:
         raise DataError(f"{', '.join(map(str, _files(config, workspace).values()))} has no rows")
+    for column, name in ({} if own else config.columns.renamed()).items():
+        if column not in counts.renamed:
+            raise DataError(f"no row has the column {name!r}", where=f"columns.{column}")
     if not writers[TRAIN].examples:
         first = f"; the first one dropped is {counts.first_drop}" if counts.first_drop else ""
         raise DataError(
             f"no row is left to train on: {counts.read:,} read, dropped: {shown or 'none'}{first}",
             fix=f"{workspace.folder / BAD_ROWS} names each row",
+        )
+    if not own and counts.bad > config.max_bad_rows * counts.read:
+        raise DataError(
+            f"{counts.bad:,} of {counts.read:,} rows ({counts.bad / counts.read:.0%}) cannot be used, "
+            f"more than max_bad_rows = {config.max_bad_rows:g}: {causes}",
+            fix=f"Correct the rows that {workspace.folder / BAD_ROWS} names, or set max_bad_rows=1",
         )
     filter_.check_rewards()
     # KTO trains on both answers of a pair as examples of their own.
@@ -436,8 +491,20 @@ def _finish(
             for (source, licence), (kept, left_out, tokens) in counts.sources.items()
         ),
         decontamination=decontamination,
+        unknown_keys=counts.unknown.counts(),
+        causes=dict(listed[:_MOST_CAUSES]),
     )
     write_record(workspace.folder / SUMMARY, PreparedSummary, dataclasses.asdict(summary))
+    if unknown := counts.unknown.sentence("rows of alignment data"):
+        workspace.progress.log(unknown)
+    if counts.bad:
+        workspace.progress.log(f"Rows that cannot be used: {causes}. {BAD_ROWS} names each.")
+    sequences = sum(writer.answers for writer in writers.values())
+    if filter_.kind == "chat" and sequences > counts.kept:
+        workspace.progress.log(
+            f"{counts.kept:,} conversations are {sequences:,} training sequences, where the chat format "
+            f"{chat.name} writes earlier turns differently: each answer follows its own prompt."
+        )
     workspace.progress.end(
         f"{counts.kept:,} of {counts.read:,} rows kept" + (f"; dropped: {shown}" if shown else "")
     )

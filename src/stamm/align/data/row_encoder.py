@@ -8,6 +8,7 @@ from typing import Any
 
 from stamm.align.data.encoded import CHAT, CHOSEN, RATED, REJECTED, EncodedAnswer
 from stamm.align.data.examples import (
+    KIND_OF,
     ChatExample,
     Example,
     PreferencePair,
@@ -22,6 +23,7 @@ from stamm.chat.conversation import (
     Thoughts,
     ToolCalls,
     UserTurn,
+    one_turn_each,
 )
 from stamm.chat.formats import ChatFormat
 
@@ -33,8 +35,6 @@ TOO_LONG, NO_LOSS_TOKENS, EMPTY_ANSWER, BAD_ROW = (
 )
 DEFECTS = (BAD_ROW, EMPTY_ANSWER, TOO_LONG, NO_LOSS_TOKENS)
 """Reasons that stop the run with bad_rows="stop"; the others are decisions of the configuration."""
-
-KIND_OF = {ChatExample: "chat", PreferencePair: "preference", RatedAnswer: "rated"}
 
 
 class RowDropError(DataError):
@@ -73,7 +73,7 @@ def encode_row(
     licence: str,
     sampled: Mapping[str, list[int]] | None = None,
 ) -> list[EncodedAnswer]:
-    """The answers of a row: one, or the chosen and the rejected one.
+    """The answers of a row: the chosen and the rejected one, or one for each conversation of `chat.split`.
 
     context   longest answer in tokens, prompt included
     number    of the example
@@ -83,14 +83,14 @@ def encode_row(
               a blank answer has such ids, of a model that ended its turn at once
 
     Raises   RowDropError when an answer is longer, is blank or has no token of the loss, and when
-             the row is a prompt alone or its text cannot be encoded
+             the row is a prompt alone, trains on no turn, or its text cannot be encoded
     """
     try:
         return [
             _answer(
                 row, role, conversation, chat, context, number, licence, (sampled or {}).get(role)
             )
-            for role, conversation in _conversations(row)
+            for role, conversation in _conversations(row, chat)
         ]
     except RowDropError:
         raise
@@ -117,9 +117,15 @@ def first_question(row: Example) -> str:
     return next((turn.text for turn in turns if isinstance(turn, UserTurn)), "")
 
 
-def _conversations(row: Example) -> Iterator[tuple[str, Conversation]]:
+def _conversations(row: Example, chat: ChatFormat) -> Iterator[tuple[str, Conversation]]:
     if isinstance(row, ChatExample):
-        yield CHAT, row.conversation
+        whole = row.conversation
+        places = [place for place, turn in enumerate(whole.turns) if _is_learned(turn)]
+        if not places:
+            raise RowDropError(NO_LOSS_TOKENS, "no turn of the conversation is trained on")
+        # What follows the last turn that is trained on decides nothing.
+        learned = dataclasses.replace(whole, turns=whole.turns[: places[-1] + 1])
+        yield from ((CHAT, part) for part in chat.split(learned))
     elif isinstance(row, PreferencePair):
         yield CHOSEN, _with(row.prompt, row.chosen)
         yield REJECTED, _with(row.prompt, row.rejected)
@@ -129,8 +135,13 @@ def _conversations(row: Example) -> Iterator[tuple[str, Conversation]]:
         raise RowDropError(BAD_ROW, "the row is a prompt without an answer")
 
 
+def _is_learned(turn: UserTurn | AssistantTurn) -> bool:
+    return isinstance(turn, AssistantTurn) and turn.supervised
+
+
 def _with(prompt: Conversation, answer: AssistantTurn) -> Conversation:
-    return dataclasses.replace(prompt, turns=(*prompt.turns, answer))
+    """The conversation with only its last turn trained on."""
+    return one_turn_each(dataclasses.replace(prompt, turns=(*prompt.turns, answer)))[-1]
 
 
 def _answer(
@@ -143,7 +154,7 @@ def _answer(
     licence: str,
     sampled: list[int] | None,
 ) -> EncodedAnswer:
-    learned = conversation.turns if role == CHAT else conversation.turns[-1:]
+    learned = [turn for turn in conversation.turns if _is_learned(turn)]
     blank = any(isinstance(turn, AssistantTurn) and _is_blank(turn) for turn in learned)
     if blank and sampled is None:
         raise RowDropError(EMPTY_ANSWER, f"an answer of the {role} conversation is blank")
@@ -153,15 +164,14 @@ def _answer(
         encoded = chat.encode(conversation)
         ids, supervised = encoded.ids, encoded.supervised
     else:
-        ids, supervised = [*start, *sampled], [True] * (len(start) + len(sampled))
+        ids = [*start, *sampled]
+        supervised = [False] * len(start) + [True] * len(sampled)
     if len(ids) > context:
         raise RowDropError(TOO_LONG, f"{len(ids)} tokens, context {context}")
     if ids[: len(start)] != start:
         raise RowDropError(
             BAD_ROW, "the chat format writes the prompt differently when an answer follows"
         )
-    if role != CHAT:
-        supervised = [False] * len(start) + supervised[len(start) :]
     if not any(supervised):
         raise RowDropError(NO_LOSS_TOKENS, f"no token of the {role} conversation is learned")
     reward, references = _rewards(row, role)

@@ -6,7 +6,7 @@ Checked  tests/cli/test_charter_command.py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from stamm.align.data.examples import ChatExample, RatedAnswer, RowOrigin, last_
 from stamm.align.judge.judge_prompt import answer_text, conversation_text
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_value
+from stamm.chat.conversation import before_last_turn
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def read_answers(path: Path) -> AnswerFile:
             continue
         if isinstance(example, ChatExample):
             whole = example.conversation
-            prompt, turn = replace(whole, turns=whole.turns[:-1]), last_answer(whole)
+            prompt, turn = before_last_turn(whole), last_answer(whole)
         elif isinstance(example, RatedAnswer):
             prompt, turn = example.prompt, example.completion
         else:

@@ -5,7 +5,6 @@ Checked  tests/unit/align/test_judge_validation.py
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import statistics
@@ -28,6 +27,7 @@ from stamm.align.judge.judge_prompt import (
 )
 from stamm.align.judge.request import JudgeReply
 from stamm.base.errors import DataError
+from stamm.chat.conversation import before_last_turn
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def read_chains(path: Path, config: ValidationConfig) -> tuple[list[AnswerChain]
     for example in read_examples(path):
         if isinstance(example, ChatExample):
             whole = example.conversation
-            prompt = dataclasses.replace(whole, turns=whole.turns[:-1])
+            prompt = before_last_turn(whole)
             answer = answer_text(last_answer(whole))
         elif isinstance(example, RatedAnswer):
             prompt, answer = example.prompt, answer_text(example.completion)

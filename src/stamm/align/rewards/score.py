@@ -19,7 +19,7 @@ import itertools
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -42,7 +42,7 @@ from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import atomic, json_line, sha256_file, sha256_value
 from stamm.base.schema import write_record
-from stamm.chat.conversation import to_messages
+from stamm.chat.conversation import before_last_turn, to_messages
 from stamm.runs.schemas.rewards import ScoreManifest
 
 BATCH_ROWS = 1024
@@ -255,5 +255,4 @@ def _answers(row: Mapping[str, Any], example: Example) -> Iterator[Answer]:
         yield Answer(example.prompt, example.rejected, row)
     elif isinstance(example, ChatExample):
         whole = example.conversation
-        before = replace(whole, turns=whole.turns[:-1])
-        yield Answer(before, last_answer(whole), row)
+        yield Answer(before_last_turn(whole), last_answer(whole), row)

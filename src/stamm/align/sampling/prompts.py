@@ -5,7 +5,6 @@ Checked  tests/unit/align/test_sample_job.py
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,8 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from stamm.align.data.dataset_reader import BadRow, read_rows
-from stamm.align.data.examples import ChatExample
-from stamm.chat.conversation import Conversation, read_conversation, to_messages
+from stamm.align.data.examples import ALIASES, ChatExample
+from stamm.chat.conversation import (
+    Conversation,
+    before_last_turn,
+    read_conversation,
+    to_messages,
+)
 
 NOT_KEPT = frozenset(
     {
@@ -22,6 +26,7 @@ NOT_KEPT = frozenset(
         *("chosen_reward", "rejected_reward", "chosen_rewards", "rejected_rewards", "ref_rewards"),
         *("score_chosen", "score_rejected", "id", "tools", "deliberation", "sample", "log_prob"),
         *("sampled_log_prob", "num_tokens", "stopped", "token_ids"),
+        *(alias for name, aliases in ALIASES.items() if name != "licence" for alias in aliases),
     }
 )
 """Columns of a prompt's row that its completions do not have, or have with another content."""
@@ -59,8 +64,7 @@ def read_prompts(path: Path) -> Iterator[SamplePrompt | BadRow]:
             yield example
             continue
         if isinstance(example, ChatExample):
-            whole = example.conversation
-            conversation = dataclasses.replace(whole, turns=whole.turns[:-1])
+            conversation = before_last_turn(example.conversation)
         else:
             conversation = example.prompt
         yield SamplePrompt(

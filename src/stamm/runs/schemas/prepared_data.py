@@ -80,6 +80,8 @@ class PreparedSummary:
     sources            at most 1,000 pairs of source and licence, in order of first occurrence;
                        "(others)" has the rest
     decontamination    None: not configured
+    unknown_keys       columns, and keys of messages ("messages: mood"), that were not used: rows by key
+    causes             the most frequent details of dropped rows that cannot be used: rows by detail
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -98,6 +100,8 @@ class PreparedSummary:
     refused_licences: tuple[str, ...] = ()
     sources: tuple[PreparedSource, ...] = ()
     decontamination: PreparedDecontamination | None = None
+    unknown_keys: Mapping[str, int] = field(default_factory=dict)
+    causes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
