@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from stamm.base.schema import read_lines
 from stamm.base.time_limit import MATCH_SECONDS, time_limit
 from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.evaluate.answer_number import answer_number
 from stamm.evaluate.blind import (
     BlindSummary,
     blind_credits,
@@ -52,14 +52,13 @@ from stamm.models.decoder import Decoder
 from stamm.runs.schemas.evaluation import ItemLine
 
 BLOCK, GENERATED_BLOCK = 2000, 200  # items that are scored, or answered, then written, together
-VERSION = 3  # of the rules; a change of numbers makes it larger
+VERSION = 4  # of the rules; a change of numbers makes it larger
 MOST_GROUPS = MOST_LINES = 1000
 MANY = "(others)"
 LANGUAGE = "language"
 TOO_LONG = "longer than the model's context"
 _LONGEST_OUTPUT = 2000
 _LONGEST_ANSWER = 128
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
 class FileTask:
@@ -328,8 +327,8 @@ def answer_values(described: TaskDescription, item: TaskItem, output: str) -> di
 def is_right(described: TaskDescription, output: str, answer: str) -> bool:
     """Whether a completion gives the answer, by the rule of the description."""
     if described.match == "number":
-        wanted, found = _last_number(answer), _last_number(output)
-        return wanted is not None and wanted == found
+        wanted, number = answer_number(answer), answer_number(output)
+        return wanted is not None and wanted == number
     found_text = output
     if described.match == "regex":
         matches = re.findall(described.pattern, output)
@@ -347,17 +346,9 @@ def answer_key(described: TaskDescription, item: TaskItem) -> str:
         return ""
     text = item.answer.strip()
     if described.kind == "generation" and described.match == "number":
-        found = _last_number(text)
-        return "" if found is None else f"{found.normalize():f}"[:_LONGEST_ANSWER]
+        number = answer_number(text)
+        return "" if number is None else str(number)[:_LONGEST_ANSWER]
     return (text.casefold() if described.ignore_case else text)[:_LONGEST_ANSWER]
-
-
-def _last_number(text: str) -> Decimal | None:
-    found = _NUMBER.findall(text)
-    try:
-        return Decimal(found[-1].replace(",", "")) if found else None
-    except InvalidOperation:  # digits of a script that Decimal does not read
-        return None
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import Any
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.records import clean_field, whole_text
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
+from stamm.evaluate.answer_number import answer_number
 from stamm.evaluate.instructions import Instruction, read_instructions
 from stamm.evaluate.task_file import EXPANSION, LINE_BYTES, TaskData, TaskDescription
 
@@ -159,6 +160,8 @@ def _item(described: TaskDescription, row: dict[str, Any], line: int) -> TaskIte
             context = _filled(described.context, row)
     elif described.kind == "generation":
         context, answer = _filled(described.context, row), _text(row, described.answer)
+        if described.match == "number" and answer_number(answer) is None:
+            raise RejectedError(f"{described.answer!r} has no number")
     elif described.kind == "instructions":
         context = answer = _filled(described.context, row)
         instructions = _instructions(row)
