@@ -5,8 +5,6 @@ Checked  tests/unit/align/test_rewards.py
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -29,6 +27,7 @@ from stamm.corpus.language.codes import UNDETERMINED, to_iso639_3
 from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.evaluate.answer_number import answer_number
+from stamm.evaluate.instruction_checks import parse_json
 
 LONGEST_TEXT = 1_000_000
 """Characters of an answer; a longer one has no verifiable reward."""
@@ -42,7 +41,6 @@ _STANDARD_FORM = {
     "pus": "pbt", "mlg": "plt",
 }  # fmt: skip
 _SAME_SCRIPT = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore"}
-_FENCE = re.compile(r"\s*+```(?:json)?[^\S\n]*+\n(.*)```\s*", re.DOTALL)
 
 
 class NumberReward:
@@ -75,10 +73,8 @@ class JsonReward:
         text = answer.text
         if len(text) > LONGEST_TEXT:
             return 0.0
-        if self._fence and (fenced := _FENCE.fullmatch(text)):
-            text = fenced.group(1)
         try:
-            value = json.loads(text, parse_constant=_reject_constant)
+            value = parse_json(text, fence=self._fence)
         except (ValueError, RecursionError):
             return 0.0
         validator = self._validator
@@ -177,6 +173,3 @@ def _validator(schema: object, where: str) -> Any:
         raise DataError(f"{where} is not a JSON schema: {error.message[:200]}") from None
     return kind(schema, registry=referencing.Registry())
 
-
-def _reject_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
