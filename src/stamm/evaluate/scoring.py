@@ -188,7 +188,8 @@ def generate_until(
 
     contexts   token ids, cut on the left where they leave no room for max_new_tokens
 
-    Edge       a completion ends at a stop token of the model or of its chat format, too
+    Edge       a completion ends at a stop token of the model or of its chat format, too; other control
+               tokens are no part of the text
     Raises     ConfigError when max_new_tokens does not fit into the model's max_context
     """
     room = model.decoder.config.max_context - max_new_tokens
@@ -204,7 +205,7 @@ def generate_until(
     texts = [""] * len(prompts)
     for done in sample(model.decoder, prompts, config, stops):
         kept = done.tokens[:-1] if done.stopped else done.tokens
-        text = model.tokenizer.decode(kept)
+        text = model.tokenizer.decode([t for t in kept if model.tokenizer.control_token(t) is None])
         ends = [place for end in until if (place := text.find(end)) >= 0]
         texts[done.request] = text[: min(ends, default=len(text))]
     return texts

@@ -5,7 +5,13 @@ from __future__ import annotations
 import mpmath
 import pytest
 
-from stamm.base.student_t import chi_quantile, noncentral_t_power, t_probability, t_quantile
+from stamm.base.student_t import (
+    binomial_probability,
+    chi_quantile,
+    noncentral_t_power,
+    t_probability,
+    t_quantile,
+)
 
 # Two-sided 95 % points of Student's t, from the tables every textbook prints.
 TABLE = {
@@ -99,3 +105,22 @@ def test_the_quantiles_of_a_standard_deviation(
     probability: float, freedom: int, table: float
 ) -> None:
     assert chi_quantile(probability, freedom) == pytest.approx(table, rel=2e-4)
+
+
+@pytest.mark.parametrize("trials", [1, 4, 20, 67_000])
+@pytest.mark.parametrize("chance", [0.25, 0.5, 0.1])
+def test_binomial_probabilities_are_twice_the_tail(trials: int, chance: float) -> None:
+    for share in (0.0, 0.1, 0.3, 0.5, 0.51, 0.8, 1.0):
+        successes = round(share * trials)
+        with mpmath.workdps(60):
+            tails = [
+                mpmath.betainc(k, trials - k + 1, 0, chance, regularized=True)
+                if 0 < k <= trials
+                else k < 1
+                for k in (successes, successes + 1)
+            ]
+            tails[1] = 1 - tails[1]
+        expected = float(min(1.0, 2 * min(tails)))
+        found = binomial_probability(successes, trials, chance)
+        assert found == pytest.approx(expected, rel=1e-8, abs=1e-290)
+    assert binomial_probability(3.5, 4, 0.5) == binomial_probability(3, 4, 0.5)

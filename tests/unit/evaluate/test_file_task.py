@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from stamm.base.files import read_json
 from stamm.evaluate import blind, file_task, job
 from stamm.evaluate.config import EvaluateConfig, shipped_tasks, task_inputs
 from stamm.evaluate.file_task import is_right
-from stamm.evaluate.items import RejectedRow, TaskItem, read_items
+from stamm.evaluate.items import COPY, RejectedRow, TaskItem, read_items
 from stamm.evaluate.scoring import loglikelihood
 from stamm.evaluate.task_file import METRICS, TaskDescription, open_task
 from stamm.evaluate.text_model import load_tokenizer, text_model
@@ -135,9 +136,16 @@ def test_hostile_rows_are_rejected_with_a_reason(tmp_path: Path) -> None:
         ({"choices": ["a", "b"], "label": 0}, "no field 'question'"),
         ({**fine, "question": {"a": 1}}, "'question' is neither text nor a number"),
         ({**fine, "question": " "}, "empty context"),
+        ({**fine, "question": math.nan}, "'question' is not a finite number"),
+        (
+            '{"question": 1e400, "choices": ["a", "b"], "label": 0}',
+            "'question' is not a finite number",
+        ),
+        ({**fine, "label": [1, 1]}, "'label' names no choice"),
+        (fine, COPY),
         ({**fine, "question": "x" * 10_000_000}, "longer than 1 MiB"),
     ]
-    name = write(tmp_path / "mine.jsonl", [fine, *(row for row, _ in hostile), fine])
+    name = write(tmp_path / "mine.jsonl", [fine, *(row for row, _ in hostile), ROWS[3]])
     found = list(read_items(open_task(name, None)))
     assert [one.reason for one in found if isinstance(one, RejectedRow)] == [r for _, r in hostile]
     assert [one.line for one in found] == list(range(2, len(hostile) + 4))
@@ -173,13 +181,16 @@ def test_a_task_that_the_blind_solve_carries_a_warning(
         {"question": f"Number {n}", "choices": ["no", "yes, because of it"], "label": 1}
         for n in range(12)
     ]
-    rows += [{**rows[0], "choices": ["a very long one", "yes"], "label": 1}] * 2
+    rows += [{**row, "choices": ["a very long one", "yes"]} for row in rows[:2]]
     name = write(tmp_path / "mine.jsonl", rows)
     result = read_json(evaluate(inputs, tmp_path / "out", tasks=(name,)) / "mine.json")
     assert result["blind"]["longest"]["value"] == pytest.approx(12 / 14)
     assert result["blind"]["shortest"]["value"] == pytest.approx(2 / 14)
     assert result["blind"]["majority"]["value"] == 1.0
-    assert set(result["blind"]) == {"answers_only", "longest", "shortest", "unigram", "majority"}
+    assert result["blind"]["majority_text"]["value"] == pytest.approx((12 + 2 / 2) / 14)
+    assert set(result["blind"]) == {
+        "answers_only", "longest", "shortest", "unigram", "majority", "majority_text"
+    }  # fmt: skip
     assert result["warning"].startswith("solved blind above chance: ")
     assert "majority 1.000" in result["warning"]
     assert result["strongest_blind"] == "majority"
@@ -261,15 +272,15 @@ def test_other_kinds_and_few_shot(inputs: dict[str, Path], tmp_path: Path) -> No
     assert read_json(out / "words.json")["metrics"]["log_prob"]["value"] < 0
     name = write(tmp_path / "sums.jsonl", sums, asked)
     out = evaluate(inputs, tmp_path / "shots", tasks=(name,), shots=1)
-    assert read_json(out / "sums.json")["num_items"] == 2
+    assert read_json(out / "sums_1shot.json")["num_items"] == 2
     with pytest.raises(ConfigError, match=r"shots = 2, and split 'shots' of sums has 1 items"):
         evaluate(inputs, tmp_path / "more", tasks=(name,), shots=2)
     with pytest.raises(ConfigError, match=r"the task pairs names no other split for examples"):
         evaluate(inputs, tmp_path / "more", tasks=names[:1], shots=2)
     out = evaluate(inputs, tmp_path / "chat", tasks=(name,), shots=1, chat=True)
     assert (
-        read_json(out / "sums.json")["identity"]
-        != read_json(tmp_path / "shots/sums.json")["identity"]
+        read_json(out / "sums_1shot_chat.json")["identity"]
+        != read_json(tmp_path / "shots/sums_1shot.json")["identity"]
     )
 
 
@@ -305,7 +316,9 @@ def test_a_match_without_end_counts_as_unanswered(
         "match": "regex",
         "pattern": "(a+)+$",
     }
-    name = write(tmp_path / "hostile.jsonl", [{"q": "one", "a": "aaa"}] * 2, header)
+    name = write(
+        tmp_path / "hostile.jsonl", [{"q": "one", "a": "aaa"}, {"q": "two", "a": "aaa"}], header
+    )
     out = evaluate(inputs, tmp_path / "out", tasks=(name,))
     result = read_json(out / "hostile.json")
     assert (result["num_items"], result["unanswered"]) == (2, 1)

@@ -172,4 +172,3 @@ def _validator(schema: object, where: str) -> Any:
     except jsonschema.SchemaError as error:
         raise DataError(f"{where} is not a JSON schema: {error.message[:200]}") from None
     return kind(schema, registry=referencing.Registry())
-
