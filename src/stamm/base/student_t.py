@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import math
 
+NORMAL_80 = 0.8416
+"""P(Z <= 0.8416) = 0.8 for a standard normal Z."""
 _SMALLEST = 1e-300
 _STEPS = 400
 _POINTS = 2000  # even, as Simpson asks
@@ -32,7 +34,7 @@ def binomial_probability(successes: float, trials: int, chance: float) -> float:
     2 P(X >= k) = 2 I_p(k, n - k + 1) above the mean, 2 P(X <= k) below it, at most 1
 
     Edge     a k that is no whole number is rounded towards the mean
-    Checked  tests/unit/base/test_student_t.py (against mpmath)
+    Checked  tests/unit/base/test_student_t.py (against exact sums)
     """
     if not 0 < chance < 1:
         return float(math.isclose(successes, chance * trials))

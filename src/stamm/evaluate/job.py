@@ -38,8 +38,10 @@ _SHORT = {"blimp_pairs_per_paradigm": "pairs"}
 _OWN_KEYS = ("schema", "task", "num_items", "metrics", KEY)
 
 
-def run(config: EvaluateConfig, workspace: Workspace) -> None:
+def run(config: EvaluateConfig, workspace: Workspace, usual: EvaluateConfig | None = None) -> None:
     """Evaluate the stored decoder, in the Apertus chat format where `chat` asks for one.
+
+    usual   as of `evaluate_model`
 
     Raises   as `evaluate_model`; ConfigError for checkpoints="all", which `stamm evaluate` does.
     """
@@ -53,7 +55,8 @@ def run(config: EvaluateConfig, workspace: Workspace) -> None:
     folder = workspace.inputs["tokenizer"]
     decoder = load_decoder(workspace.inputs["model"])
     sha256 = weights_sha256(workspace.inputs["model"])
-    evaluate_model(config, workspace, text_model(decoder, load_tokenizer(folder), folder, sha256))
+    model = text_model(decoder, load_tokenizer(folder), folder, sha256)
+    evaluate_model(config, workspace, model, usual)
 
 
 def evaluate_model(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import Progress
+from stamm.base.student_t import NORMAL_80
 from stamm.base.user_code import is_reference, load_named
 from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:  # a recipe checks the names of tasks without loading torch
 
 NORMAL_95 = 1.96
 """P(|Z| <= 1.96) = 0.95 for a standard normal Z."""
-NORMAL_80 = 0.8416
-"""P(Z <= 0.8416) = 0.8."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from stamm.base.clustered_ratio import CONFIDENCE, ClusteredRatio
 from stamm.base.schema import decode, read_lines, read_objects, read_record
-from stamm.base.student_t import t_probability, t_quantile
+from stamm.base.student_t import NORMAL_80, t_probability, t_quantile
 from stamm.reports.figure import DataTable
 from stamm.reports.formatting import fixed, signed
 from stamm.reports.intervals import holm
@@ -200,6 +200,13 @@ def _chance(difference: ClusteredRatio) -> float:
     return t_probability(difference.value / error, difference.clusters - 1) if error else 1.0
 
 
+def _detectable(clusters: int, tasks: int) -> float:
+    """The difference shown with power 0.8, in standard errors; above 100 clusters by the normal quantile."""
+    if clusters > 100:
+        return t_quantile(1 - (1 - CONFIDENCE) / tasks, clusters - 1) + NORMAL_80
+    return detectable([clusters], tasks, CONFIDENCE) * math.sqrt(clusters)
+
+
 def _difference(
     file: TaskFile,
     metric: str,
@@ -226,8 +233,6 @@ def _difference(
         difference=difference.value,
         half_width=t_quantile(CONFIDENCE, clusters - 1) * error,
         adjusted=adjusted,
-        smallest=None
-        if nothing
-        else detectable([clusters], tasks, CONFIDENCE) * error * math.sqrt(clusters),
+        smallest=None if nothing else _detectable(clusters, tasks) * error,
         verdict=verdict,
     )
