@@ -3,7 +3,7 @@
 The data of a task are files; a data set of the Hub is used only from the local cache. Functions that
 a YAML file names (`!function`) are the user's code.
 
-Checked  tests/unit/evaluate/test_harness.py, test_harness_keys.py
+Checked  tests/unit/evaluate/test_harness.py
 """
 
 from __future__ import annotations
