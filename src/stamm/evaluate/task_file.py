@@ -134,7 +134,6 @@ class TaskDescription:
             ("metric", self.metric in ("", *metrics), f"is not one of {metrics}"),
             ("encoding", has_lines, "is no encoding that ends lines as ASCII does"),
             ("blank", not self.blank or self.kind == "multiple_choice", "is for multiple_choice"),
-            ("blank", self.blank in self.context, "does not occur in context"),
         )
 
     @property
