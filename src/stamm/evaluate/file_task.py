@@ -48,6 +48,7 @@ from stamm.evaluate.scoring import (
 )
 from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult, ratio_metric
 from stamm.evaluate.task_file import GENERATED, PROBABILITY, TaskData, TaskDescription
+from stamm.evaluate.text_overlap import OVERLAPS
 from stamm.models.decoder import Decoder
 from stamm.runs.schemas.evaluation import ItemLine
 
@@ -367,8 +368,11 @@ def answer_values(described: TaskDescription, item: TaskItem, output: str) -> di
             with time_limit():
                 right = any(is_right(described, output, answer) for answer in item.accepted)
         except TimeoutError:
-            return {"values": {"acc": 0.0}, "unanswered": True}
-        return {"values": {"acc": float(right)}}
+            none = {"acc": 0.0, described.main_metric: 0.0}
+            return {"values": none, "unanswered": True}
+        overlap = OVERLAPS.get(described.metric)
+        more = {} if overlap is None else {described.metric: overlap(output, item.accepted)}
+        return {"values": {"acc": float(right), **more}}
     values, weights = {}, {}
     for mode in ("strict", "loose"):
         results = followed(item.instructions, output, loose=mode == "loose")

@@ -18,6 +18,7 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import canonical_json, read_json, sha256_file
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.evaluate.config import description_path, shipped_data, shipped_tasks
+from stamm.evaluate.text_overlap import OVERLAPS
 
 Kind = Literal[
     "multiple_choice", "minimal_pairs", "cloze", "generation", "instructions", "perplexity"
@@ -68,7 +69,8 @@ class TaskDescription:
     delimiter       between context and continuation
     until           texts that end a completion
     max_new_tokens  longest completion
-    metric          the main metric; "" for acc_norm of multiple_choice, and else the first
+    metric          the main metric; "" for acc_norm of multiple_choice, and else the first; of a generation
+                    also f1, rouge_l or sentence_bleu
     match           exact: the whole completion, without white space at its ends; number: its last
                     number; regex: the first group of the last match of `pattern`
     pattern         regular expression
@@ -116,6 +118,8 @@ class TaskDescription:
         metrics: tuple[str, ...] = ("acc",) if self.blank else METRICS[self.kind]
         if self.kind == "multiple_choice" and not self.blank:
             metrics += (PROBABILITY,)
+        if self.kind == "generation":
+            metrics += tuple(OVERLAPS)
         try:
             groups = re.compile(self.pattern).groups
         except (re.error, OverflowError, RecursionError):
