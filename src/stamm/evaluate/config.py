@@ -84,6 +84,8 @@ class EvaluateConfig:
     chat           whether questions are asked in the model's chat format
     limit          items of each task from a file that are asked, chosen by hash (of a YAML task the
                    first ones); None: all
+    rolling        whole texts, of perplexity and YAML tasks: "text" scores the text behind what the tokenizer
+                   adds to it; "harness" what it adds, too, as lm-evaluation-harness does
     checkpoints    "all": every checkpoint of the arm, for `stamm evaluate`; "last": its model
     batch_tokens   tokens of one forward pass, padding included; results depend on it only in the
                    last digits, and it is fixed so that they do not depend on the machine
@@ -100,6 +102,7 @@ class EvaluateConfig:
     shots_seed: int = 28
     chat: bool = False
     limit: int | None = None
+    rolling: Literal["text", "harness"] = "text"
     checkpoints: Literal["last", "all"] = "last"
     batch_tokens: int = 8192
     context: int | None = None

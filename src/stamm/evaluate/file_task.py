@@ -76,7 +76,10 @@ class FileTask:
         """What of the configuration changes how the items are asked, beside the model."""
         seed = config.shots_seed if config.shots else None
         chat = config.chat and self.data.description.has_chat_form
-        return {"shots": config.shots, "shots_seed": seed, "chat": chat, "limit": config.limit}
+        settings = {"shots": config.shots, "shots_seed": seed, "chat": chat, "limit": config.limit}
+        if self.data.description.kind == "perplexity":
+            settings["rolling"] = config.rolling
+        return settings
 
     def identity(self, context: TaskContext) -> str:
         """Hash of everything that the result depends on."""
@@ -102,6 +105,12 @@ class FileTask:
                  and for questions of a language without examples.
         """
         config, described = context.config, self.data.description
+        if config.shots and described.kind == "perplexity":
+            raise ConfigError(
+                f"shots = {config.shots}, and {self.name} scores whole texts",
+                where="evaluate.shots",
+                fix="Set shots=0",
+            )
         data = replace(self.data, limit=config.limit)
         examples = choose_examples(data, config.shots, config.shots_seed)
         identity, settings = self.identity(context), self.settings(config)
@@ -173,6 +182,7 @@ def result_name(name: str, settings: Mapping[str, Any]) -> str:
         f"_{shots}shot{seed}" if shots else "",
         "_chat" if settings["chat"] else "",
         "" if limit is None else f"_limit{limit}",
+        "_harness" if settings.get("rolling") == "harness" else "",
     )
     return name + "".join(parts)
 
@@ -299,7 +309,12 @@ class ItemScorer:
 
     def _rolling(self, items: Sequence[TaskItem]) -> dict[int, Mapping[str, Any]]:
         texts = [item.answer for item in items]
-        found = loglikelihood_rolling(self._model, texts, self._config.batch_tokens)
+        found = loglikelihood_rolling(
+            self._model,
+            texts,
+            self._config.batch_tokens,
+            begin_twice=self._config.rolling == "harness",
+        )
         lines: dict[int, Mapping[str, Any]] = {}
         for item, log_prob in zip(items, found, strict=True):
             size = len(item.answer.encode())

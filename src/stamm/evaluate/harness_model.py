@@ -41,11 +41,13 @@ class HarnessModel(LM):  # type: ignore[misc]
     """The three requests of the harness, answered by stamm's scoring.
 
     batch_tokens   tokens of one forward pass, padding included
+    begin_twice    of whole texts, as `loglikelihood_rolling`
     truncated      task and number of each document whose context was cut
     """
 
-    def __init__(self, model: TextModel, batch_tokens: int) -> None:
+    def __init__(self, model: TextModel, batch_tokens: int, *, begin_twice: bool = False) -> None:
         super().__init__()
+        self._begin_twice = begin_twice
         self._model, self._batch_tokens = model, batch_tokens
         self.truncated: set[tuple[str, int]] = set()
 
@@ -65,8 +67,9 @@ class HarnessModel(LM):  # type: ignore[misc]
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
         """For each text: its log-likelihood in nats."""
+        texts = [text for (text,) in _arguments(requests)]
         return loglikelihood_rolling(
-            self._model, [text for (text,) in _arguments(requests)], self._batch_tokens
+            self._model, texts, self._batch_tokens, begin_twice=self._begin_twice
         )
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:

@@ -88,7 +88,10 @@ class HarnessTask:
     def settings(self, config: EvaluateConfig) -> dict[str, Any]:
         """What of the configuration changes how the items are asked, beside the model."""
         seed = config.shots_seed if config.shots else None
-        return {"shots": config.shots, "shots_seed": seed, "chat": False, "limit": config.limit}
+        return {
+            "shots": config.shots, "shots_seed": seed, "chat": False, "limit": config.limit,
+            "rolling": config.rolling,
+        }  # fmt: skip
 
     def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
         """Evaluate by the harness; `lm_eval` of the result is its own JSON, without machine and time.
@@ -126,7 +129,9 @@ class HarnessTask:
             YAML_KEYS.check(keys, f"task {visible(name)} of {self._file}")
         group = loaded["groups"].get(self._task)
         harness_model: Any = load_reference(_MODEL, None, "a model of lm_eval")
-        answering = harness_model(context.model, config.batch_tokens)
+        answering = harness_model(
+            context.model, config.batch_tokens, begin_twice=config.rolling == "harness"
+        )
         found = lm_eval.simple_evaluate(
             model=answering,
             tasks=list(tasks.values()) if group is None else [group],

@@ -97,10 +97,22 @@ def read_items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
 
 def _items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
     known: set[bytes] = set()
+    splits: dict[str, int] = {}
+    all_asked = not task.description.split and "split" not in task.description.groups
     for line, row in _rows(task):
         if isinstance(row, RejectedRow):
             yield row
-        elif not task.description.split or row.get("split") == task.description.split:
+            continue
+        if all_asked and isinstance(row.get("split"), str):
+            splits.setdefault(row["split"], line)
+            if len(splits) > 1:
+                raise DataError(
+                    f"the items are of splits {' and '.join(map(repr, splits))}, and the description "
+                    "names none",
+                    where=f"{task.data}, line {line}",
+                    fix='Set "split" to the one that is asked, or give results by it: "groups": ["split"]',
+                )
+        if not task.description.split or row.get("split") == task.description.split:
             try:
                 item = _item(task.description, row, line)
             except RejectedError as error:

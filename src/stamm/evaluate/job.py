@@ -123,7 +123,7 @@ def result_file(task: EvaluationTask, config: EvaluateConfig, usual: EvaluateCon
 
 
 def check_settings_used(config: EvaluateConfig, tasks: Sequence[EvaluationTask]) -> None:
-    """Check that shots, chat and limit are settings of a task.
+    """Check that shots, chat, limit and rolling are settings of a task.
 
     Raises   ConfigError for one that no task uses, for a limit of a built-in task, and for a chat format
              of a YAML task.
@@ -154,6 +154,17 @@ def check_settings_used(config: EvaluateConfig, tasks: Sequence[EvaluationTask])
             f"chat = True, and nothing of {named} is asked in a chat",
             where="evaluate.chat",
             fix="Set chat=false",
+        )
+    rolling = [
+        task
+        for task in own
+        if not isinstance(task, FileTask) or task.data.description.kind == "perplexity"
+    ]
+    if config.rolling != "text" and not rolling:
+        raise ConfigError(
+            f"rolling = {config.rolling}, and {named} scores no whole texts",
+            where="evaluate.rolling",
+            fix="Set rolling=text",
         )
     if config.shots and not own:
         raise ConfigError(

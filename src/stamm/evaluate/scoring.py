@@ -154,8 +154,13 @@ def loglikelihood(
     return [(score.log_prob, score.greedy) for each in scores for score in each]
 
 
-def loglikelihood_rolling(model: TextModel, texts: Sequence[str], batch_tokens: int) -> list[float]:
+def loglikelihood_rolling(
+    model: TextModel, texts: Sequence[str], batch_tokens: int, *, begin_twice: bool = False
+) -> list[float]:
     """Log-likelihood of each whole text, in nats.
+
+    begin_twice   also what the tokenizer adds to a text, behind another token to begin with, as the
+                  harness does: <s> <s> text, of which the second <s> is scored
 
     A text longer than max_context is divided into windows of new tokens; each sees as much before
     them as fits.
@@ -168,6 +173,9 @@ def loglikelihood_rolling(model: TextModel, texts: Sequence[str], batch_tokens: 
     for text in texts:
         begin = model.context_ids("")
         ids = [*begin, *model.tokenizer.encode(text)]
+        if begin_twice and model.prefix:
+            begin = begin[-1:]
+            ids = [*begin, *ids]
         parts = list(_windows(len(begin), len(ids), limit))
         questions += [
             ScoringRequest(ids[start:scored], [ids[scored:stop]]) for start, scored, stop in parts

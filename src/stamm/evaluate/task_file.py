@@ -247,4 +247,10 @@ def _header(data: Path) -> TaskDescription:
             fix=f'Begin the file with {{"{HEADER}": {{"kind": "multiple_choice", …}}}}, or name a '
             "description, mine.json (docs/evaluation.md)",
         )
+    if len(plain) > 1:
+        other = next(key for key in plain if key != HEADER)
+        raise ConfigError(
+            f"the first line of {data} has {other!r} beside {HEADER!r}",
+            fix=f"Move it into the object of {HEADER!r}, or to the items",
+        )
     return replace(_description(plain[HEADER], f"{data}, line 1"), file=data.name)

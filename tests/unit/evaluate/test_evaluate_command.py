@@ -124,6 +124,7 @@ def test_results_of_other_settings_are_kept(
         (["tasks=blimp", "limit=3"], "blimp is built in"),
         (["tasks=blimp", "chat=true"], "nothing of blimp is asked in a chat"),
         (["tasks=held_out,blimp", "shots=2"], "has no examples"),
+        (["tasks=mine.jsonl", "rolling=harness"], "scores no whole texts"),
     ):
         assert main(["evaluate", "run", *changes]) == 2
         assert said in capsys.readouterr().err

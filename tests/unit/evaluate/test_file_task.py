@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
@@ -613,3 +614,39 @@ def test_a_generation_may_have_several_right_answers(
     assert [line.get("values") for line in lines_of(out / "many_items.jsonl")] == [
         {"acc": 1.0}, {"acc": 0.0}, None
     ]  # fmt: skip
+
+
+def test_every_key_of_a_description_is_read(tmp_path: Path) -> None:
+    """A description with all keys, and items whose other keys have no meaning or are refused."""
+    given = {
+        "kind": "multiple_choice", "name": "all", "context": "{question}", "choices": "choices",
+        "answer": "label", "labels": ["a", "b"], "blank": "_", "text": "{text}", "delimiter": " ",
+        "until": "\n", "max_new_tokens": 9, "metric": "acc", "match": "exact", "pattern": "(a)",
+        "ignore_case": True, "split": "test", "shots_split": "train", "shots_answer": "{label}",
+        "groups": "language", "cluster": "document", "source": "s", "license": "MIT",
+        "encoding": "utf-8", "sha256": "", "file": "",
+    }  # fmt: skip
+    assert given.keys() == {one.name for one in dataclasses.fields(TaskDescription)}
+    row = {
+        "question": "A _ b", "choices": ["c", "d"], "label": "b", "split": "test", "document": "1",
+        "language": "en", "id": "7", "any": [1],
+    }  # fmt: skip
+    (item,) = read_items(open_task(write(tmp_path / "all.jsonl", [row], given), None))
+    assert isinstance(item, TaskItem)
+    assert (item.rights, item.cluster, item.name, item.groups) == (
+        (1,),
+        "1",
+        "7",
+        {"language": "en"},
+    )
+    file = tmp_path / "beside.jsonl"
+    file.write_text(json.dumps({"stamm_task": ASKED, "split": "test"}) + "\n")
+    with pytest.raises(ConfigError, match="has 'split' beside 'stamm_task'"):
+        open_task(str(file), None)
+    rows = [{**ROWS[0], "split": "train"}, {**ROWS[1], "split": "test"}]
+    with pytest.raises(
+        DataError, match=r"splits 'train' and 'test', and the description names none"
+    ):
+        list(read_items(open_task(write(tmp_path / "both.jsonl", rows), None)))
+    by_split = write(tmp_path / "by.jsonl", rows, {**ASKED, "groups": ["split"]})
+    assert len(list(read_items(open_task(by_split, None)))) == 2
