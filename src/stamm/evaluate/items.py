@@ -84,7 +84,7 @@ class RejectedRow:
 def read_items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
     """The items of a task's split in the order of the file, and its rejected rows.
 
-    Edge     a copy of an earlier item is rejected; 8 bytes of each item are kept in memory
+    Edge     a copy of an earlier item is rejected; a hash of each item is kept in memory
     Raises   DataError when the file is cut or damaged.
     """
     if task.limit is None:
