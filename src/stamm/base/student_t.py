@@ -33,7 +33,7 @@ def binomial_probability(successes: float, trials: int, chance: float) -> float:
 
     2 P(X >= k) = 2 I_p(k, n - k + 1) above the mean, 2 P(X <= k) below it, at most 1
 
-    Edge     a k that is no whole number is rounded towards the mean
+    Edge     a k between two whole numbers is rounded towards the mean
     Checked  tests/unit/base/test_student_t.py (against exact sums)
     """
     if not 0 < chance < 1:

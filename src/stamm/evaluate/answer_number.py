@@ -3,7 +3,7 @@ r"""The number that a worked answer ends with, for the reward `Number` and the r
     marked   the last "#### 72", or \boxed{72}, comes before all other numbers
     digits   of any script; grouped by commas, dots, apostrophes or blanks
     decimals after a dot, or after a comma where "1.234,50" or "0,5" leaves no doubt; "12,15" is a list
-    sign     - or U+2212, where no number or word is in front: "10-15" ends with 15
+    sign     - or U+2212, unless a number or a word is in front: "10-15" ends with 15
     others   1e6, 3 × 10^5, 1/2, 1½, \frac{1}{2}
 
 Times, versions and formulas ("18:00", "1.2.3", "\sqrt{2}") are not understood: None, never a part of them.
@@ -237,5 +237,5 @@ def _read(run: str) -> list[Fraction | None]:
 
 
 def _is_grouped(run: str) -> bool:
-    """Whether the separators of a run stand between groups of thousands, or of lakh and crore."""
+    """Whether the separators of a run are between groups of thousands, or of lakh and crore."""
     return re.fullmatch(r"[1-9]\d{0,2}(?:\D\d{3})+|[1-9]\d?(?:,\d{2})+,\d{3}", run) is not None

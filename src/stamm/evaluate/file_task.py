@@ -5,32 +5,28 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_bytes, sha256_file, sha256_value
 from stamm.base.schema import read_lines
-from stamm.base.time_limit import MATCH_SECONDS, time_limit
+from stamm.base.time_limit import time_limit
 from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.answer_number import answer_number
 from stamm.evaluate.blind import (
-    BlindSummary,
     blind_credits,
     credit,
-    most_frequent,
     unigram_log_probs,
 )
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.contamination import contamination_of
-from stamm.evaluate.fairness import language_fairness
 from stamm.evaluate.instructions import followed
 from stamm.evaluate.item_file import ItemFile, blocks_of
+from stamm.evaluate.item_summary import ItemSummary
 from stamm.evaluate.items import (
     Examples,
     RejectedRow,
@@ -46,7 +42,7 @@ from stamm.evaluate.scoring import (
     loglikelihood_rolling,
     score_questions,
 )
-from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult, ratio_metric
+from stamm.evaluate.task import TaskContext, TaskResult
 from stamm.evaluate.task_file import GENERATED, PROBABILITY, TaskData, TaskDescription
 from stamm.evaluate.text_overlap import OVERLAPS
 from stamm.models.decoder import Decoder
@@ -54,9 +50,7 @@ from stamm.runs.schemas.evaluation import ItemLine
 
 BLOCK, GENERATED_BLOCK = 2000, 200  # items that are scored, or answered, then written, together
 VERSION = 4  # of the rules; a change of numbers makes it larger
-MOST_GROUPS = MOST_LINES = 1000
-MANY = "(others)"
-LANGUAGE = "language"
+MOST_LINES = 1000
 TOO_LONG = "longer than the model's context"
 _LONGEST_OUTPUT = 2000
 _LONGEST_ANSWER = 128
@@ -73,10 +67,15 @@ class FileTask:
         self.name = data.name
 
     def settings(self, config: EvaluateConfig) -> dict[str, Any]:
-        """What of the configuration changes how the items are asked, beside the model."""
+        """The settings that change how the items are asked, beside the model."""
         seed = config.shots_seed if config.shots else None
         chat = config.chat and self.data.description.has_chat_form
-        settings = {"shots": config.shots, "shots_seed": seed, "chat": chat, "limit": config.limit}
+        settings: dict[str, Any] = {
+            "shots": config.shots,
+            "shots_seed": seed,
+            "chat": chat,
+            "limit": config.limit,
+        }
         if self.data.description.kind == "perplexity":
             settings["rolling"] = config.rolling
         return settings
@@ -432,135 +431,6 @@ def share_of_probability(log_probs: Sequence[float], rights: Sequence[int]) -> f
     largest = max(log_probs)
     shares = [math.exp(one - largest) for one in log_probs]
     return math.fsum(shares[number] for number in rights) / math.fsum(shares)
-
-
-@dataclass
-class _Group:
-    """Main metric and chance over the items of one group."""
-
-    ratio: ClusteredRatio = field(default_factory=ClusteredRatio)
-    chance: ClusteredRatio = field(default_factory=ClusteredRatio)
-
-
-class ItemSummary:
-    """Metrics of lines of items, read one by one: memory does not grow with them.
-
-    main           the main metric
-    has_majority   whether the most frequent answer is a blind baseline
-    cluster        field that the clusters are values of; within a group by the same field, each item
-                   is a cluster of its own
-    """
-
-    def __init__(self, main: str, *, has_majority: bool, cluster: str = "") -> None:
-        self._main, self._has_majority, self._cluster = main, has_majority, cluster
-        self.items = self.truncated = self.unanswered = 0
-        self.rejected: Counter[str] = Counter()
-        self._values: dict[str, ClusteredRatio] = {}
-        self._blind = BlindSummary()
-        self._chance = ClusteredRatio()
-        self._groups: dict[str, dict[str, _Group]] = {}
-
-    def read(self, lines: Callable[[], Iterator[ItemLine]]) -> None:
-        """Add every line.
-
-        lines   gives all lines, and again the same ones
-        """
-        majority = text = ""
-        if self._has_majority:
-            majority = most_frequent(lambda: filter(None, map(_answer, lines())))
-            text = most_frequent(lambda: filter(None, map(_right_text, lines())), least=2)
-        for one in lines():
-            if one.rejected:
-                self.rejected[one.rejected] += 1
-            else:
-                self._add(one, majority, text)
-
-    def _add(self, one: ItemLine, majority: str, text: str) -> None:
-        self.items += 1
-        self.truncated += one.truncated
-        self.unanswered += one.unanswered
-        for name, value in one.values.items():
-            weight = one.weights.get(name, one.weight)
-            self._values.setdefault(name, ClusteredRatio()).add(value * weight, weight, one.cluster)
-        main = one.values[self._main]
-        weight = one.weights.get(self._main, one.weight)
-        blind = dict(one.blind)
-        if majority:
-            blind["majority"] = float(_answer(one) == majority)
-        if text and one.texts:
-            known = text in one.texts
-            blind["majority_text"] = float(_right_text(one) == text) if known else one.chance or 0.0
-        self._blind.add(main, blind, one.cluster)
-        if one.chance is not None:
-            self._chance.add(one.chance)
-        for key, value_of in one.groups.items():
-            among = self._groups.setdefault(key, {})
-            known = value_of in among or len(among) < MOST_GROUPS
-            group = among.setdefault(value_of if known else MANY, _Group())
-            cluster = "" if key == self._cluster else one.cluster
-            group.ratio.add(main * weight, weight, cluster)
-            group.chance.add(one.chance or 0.0)
-
-    def metrics(self) -> dict[str, TaskMetric]:
-        """Every metric, the main one first."""
-        names = [self._main, *(name for name in self._values if name != self._main)]
-        return {name: ratio_metric(self._values[name], self._guess()) for name in names}
-
-    def _guess(self) -> float | None:
-        return self._chance.value if self._chance.count else None
-
-    def details(self) -> dict[str, Any]:
-        """Groups, fairness over languages, blind baselines and rejected rows."""
-        chance = self._guess()
-        languages = self._groups.get(LANGUAGE, {})
-        details: dict[str, Any] = {
-            "clusters": self._values[self._main].clusters,
-            "groups": {
-                key: {
-                    name: {
-                        "items": group.ratio.count,
-                        "value": group.ratio.value,
-                        "standard_error": group.ratio.standard_error,
-                        "interval_95": _interval(group.ratio),
-                        "chance": None if chance is None else group.chance.value,
-                    }
-                    for name, group in sorted(among.items())
-                }
-                for key, among in self._groups.items()
-            },
-            "fairness": language_fairness(
-                self._main,
-                {name: one.ratio.value for name, one in languages.items() if name != MANY},
-            ),
-            "rejected": dict(self.rejected),
-            "truncated": self.truncated,
-            "unanswered": self.unanswered,
-            **self._blind.details(chance),
-        }
-        warnings = [details.get("warning", "")]
-        if self.truncated:
-            warnings.append(
-                f"{self.truncated:,} of {self.items:,} contexts were cut to fit into the model's"
-            )
-        if self.unanswered:
-            warnings.append(
-                f"{self.unanswered:,} of {self.items:,} items count as unanswered: the match of "
-                f"`pattern` took more than {MATCH_SECONDS} s"
-            )
-        return {**details, "warning": "; ".join(filter(None, warnings))}
-
-
-def _interval(ratio: ClusteredRatio) -> list[float] | None:
-    half = ratio.half_width
-    return None if half is None else [ratio.value - half, ratio.value + half]
-
-
-def _right_text(one: ItemLine) -> str:
-    return one.texts[one.label] if 0 <= one.label < len(one.texts) else ""
-
-
-def _answer(one: ItemLine) -> str:
-    return one.answer or (str(one.label) if one.label >= 0 else "")
 
 
 def _reasons(rejected: Mapping[str, int], split: str) -> str:

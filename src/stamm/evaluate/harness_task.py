@@ -26,7 +26,7 @@ from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.blind import blind_credits, unigram_log_probs
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.contamination import find_items
-from stamm.evaluate.file_task import ItemSummary
+from stamm.evaluate.item_summary import ItemSummary
 from stamm.evaluate.scoring import ScoringRequest, score_questions
 from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
 from stamm.models.decoder import Decoder
@@ -86,7 +86,7 @@ class HarnessTask:
         self.name = _UNNAMED.sub("_", self._task.lower()).strip("_") or "harness"
 
     def settings(self, config: EvaluateConfig) -> dict[str, Any]:
-        """What of the configuration changes how the items are asked, beside the model."""
+        """The settings that change how the items are asked, beside the model."""
         seed = config.shots_seed if config.shots else None
         return {
             "shots": config.shots, "shots_seed": seed, "chat": False, "limit": config.limit,
@@ -294,7 +294,8 @@ def _right(task: Any, row: Mapping[str, Any]) -> int | None:
 
     Raises   ConfigError where it is none of them, which the harness counts as wrong.
     """
-    target, choices = row["target"], task.doc_to_choice(row["doc"])
+    target: Any = row["target"]
+    choices: list[str] = task.doc_to_choice(row["doc"])
     if isinstance(target, list):
         return None
     if isinstance(target, str) and target in choices:
@@ -306,7 +307,7 @@ def _right(task: Any, row: Mapping[str, Any]) -> int | None:
             where=f"task {visible(task.config.task)}",
             fix="Correct doc_to_target, or the row",
         )
-    return target
+    return int(target)
 
 
 def _blind(
@@ -335,8 +336,10 @@ def _blind(
     def line(row: Mapping[str, Any]) -> dict[str, Any]:
         label, number = _right(task, row), row["doc_id"]
         count = len(task.doc_to_choice(row["doc"]))
+        if label is None:
+            return {}
         if number not in questions:
-            return {} if label is None else {"chance": 1 / count, "label": label}
+            return {"chance": 1 / count, "label": label}
         choices, request = questions[number]
         free = [score.log_prob for score in alone[number]]
         return {

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.language.scripts import script_of
@@ -245,7 +245,7 @@ def _table(
             else:
                 yield text.rstrip("\r") + "\n"
 
-    quoting = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
     reader = csv.reader(texts(), delimiter=separator, quoting=quoting)
     names: list[str] | None = None
     while True:
@@ -347,7 +347,7 @@ def _answers(described: TaskDescription, row: dict[str, Any]) -> tuple[str, ...]
     if not answers or not all(one.strip() for one in answers):
         raise RejectedError("empty text")
     if described.match == "number" and any(answer_number(one) is None for one in answers):
-        raise RejectedError(f"{described.answer!r} has no number")
+        raise RejectedError(f"{described.answer!r} is not a number")
     return answers
 
 

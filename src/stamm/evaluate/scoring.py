@@ -197,7 +197,7 @@ def generate_until(
     contexts   token ids, cut on the left where they leave no room for max_new_tokens
 
     Edge       a completion ends at a stop token of the model or of its chat format, too; other control
-               tokens are no part of the text
+               tokens are left out of the text
     Raises     ConfigError when max_new_tokens does not fit into the model's max_context
     """
     room = model.decoder.config.max_context - max_new_tokens

@@ -136,7 +136,7 @@ class TaskDescription:
             ),
             ("context", self.kind not in _ASKED or bool(self.context), "is empty"),
             ("metric", self.metric in ("", *metrics), f"is not one of {metrics}"),
-            ("encoding", has_lines, "is no encoding that ends lines as ASCII does"),
+            ("encoding", has_lines, "is not an encoding that ends lines as ASCII does"),
             ("blank", not self.blank or self.kind == "multiple_choice", "is for multiple_choice"),
         )
 

@@ -473,7 +473,7 @@ def test_rows_are_read_in_the_declared_encoding(tmp_path: Path) -> None:
         ]
         assert given == expected
     for encoding in ("utf-16", "no-such"):
-        with pytest.raises(ConfigError, match="is no encoding that ends lines"):
+        with pytest.raises(ConfigError, match="is not an encoding that ends lines"):
             TaskDescription(kind="cloze", encoding=encoding)
 
 

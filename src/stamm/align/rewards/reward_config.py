@@ -14,7 +14,7 @@ from stamm.base.user_code import is_reference
 class Number:
     """1 if the number that the answer ends with equals the row's, else 0.
 
-    A number after "####" or in \\boxed{} comes before others; docs/evaluation.md says how numbers are read.
+    A number after "####" or in \\boxed{} comes before others; how numbers are read: docs/evaluation.md.
 
     column      column of the row that holds the right number
     tolerance   largest absolute difference that counts as equal
