@@ -20,8 +20,9 @@ from stamm.audit.config import AuditConfig, GridConfig
 from stamm.audit.extraction import chance_within, samples_needed, token_statistics
 from stamm.audit.interval import difference_estimate, mean_estimate, share_estimate
 from stamm.audit.memorization import NEVER, Passage
-from stamm.audit.rouge import longest_common_span, rouge_l, type_token_ratio
+from stamm.audit.rouge import longest_common_span, type_token_ratio
 from stamm.base.console import Progress
+from stamm.base.rouge import rouge_l
 from stamm.models.attention import KVCache
 from stamm.models.decode_step import DecodeStep, PromptStates
 from stamm.models.decoder import Decoder

@@ -15,8 +15,9 @@ from typing import Any
 
 from stamm.audit.config import AuditConfig
 from stamm.audit.interval import difference_estimate, mean_estimate
-from stamm.audit.rouge import common_prefix, longest_common_span, rouge_l, type_token_ratio
+from stamm.audit.rouge import common_prefix, longest_common_span, type_token_ratio
 from stamm.base.errors import ConfigError
+from stamm.base.rouge import rouge_l
 from stamm.models.decoder import Decoder
 from stamm.models.generate import greedy, nats_of_sequences
 

@@ -1,27 +1,8 @@
-"""Overlap of two token sequences: Rouge-L, longest common span and prefix. Pure functions."""
+"""Overlap of two token sequences: longest common span and prefix. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-
-def longest_common_subsequence(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length in tokens of the longest sequence that both hold in order, gaps allowed.
-
-    A column of the table is one integer of len(second) bits.
-
-    Source   Hyyrö 2004, Bit-parallel LCS-length computation revisited
-    """
-    places: dict[int, int] = {}
-    for j, token in enumerate(second):
-        places[token] = places.get(token, 0) | 1 << j
-    # Bit j of `row` is 0 where the length grows at column j.
-    whole = (1 << len(second)) - 1
-    row = whole
-    for token in first:
-        both = row & places.get(token, 0)
-        row = (row + both | row - both) & whole
-    return len(second) - row.bit_count()
 
 
 def longest_common_span(first: Sequence[int], second: Sequence[int]) -> int:
@@ -45,20 +26,6 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
             break
         length += 1
     return length
-
-
-def rouge_l(produced: Sequence[int], truth: Sequence[int]) -> float:
-    """Rouge-L F1 in [0, 1]: harmonic mean of LCS / len(produced) and LCS / len(truth).
-
-    F1 = 2 LCS / (len(produced) + len(truth))
-
-    Edge     0 when either is empty.
-    Source   Lin 2004, ROUGE, with beta = 1 and tokens of the model in place of words, as in
-             swiss-ai/apertus_memorization.
-    """
-    if not produced or not truth:
-        return 0.0
-    return 2 * longest_common_subsequence(produced, truth) / (len(produced) + len(truth))
 
 
 def type_token_ratio(tokens: Sequence[int]) -> float:

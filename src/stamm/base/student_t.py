@@ -1,10 +1,12 @@
-"""Student's t distribution, central and noncentral: probabilities and quantiles, without SciPy."""
+"""Student's t distribution, central and noncentral, and the binomial one: probabilities, without SciPy."""
 
 from __future__ import annotations
 
 import functools
 import math
 
+NORMAL_80 = 0.8416
+"""P(Z <= 0.8416) = 0.8 for a standard normal Z."""
 _SMALLEST = 1e-300
 _STEPS = 400
 _POINTS = 2000  # even, as Simpson asks
@@ -24,6 +26,24 @@ def t_probability(t: float, freedom: int) -> float:
     square = t * t
     rest = square / (freedom + square)
     return _beta(freedom / (freedom + square), rest, freedom / 2, 0.5)
+
+
+def binomial_probability(successes: float, trials: int, chance: float) -> float:
+    """Probability that as many of `trials` succeed, or a number as unlikely on either side: twice the tail.
+
+    2 P(X >= k) = 2 I_p(k, n - k + 1) above the mean, 2 P(X <= k) below it, at most 1
+
+    Edge     a k between two whole numbers is rounded towards the mean
+    Checked  tests/unit/base/test_student_t.py (against exact sums)
+    """
+    if not 0 < chance < 1:
+        return float(math.isclose(successes, chance * trials))
+    if successes < chance * trials:
+        successes, chance = trials - successes, 1 - chance
+    least = math.floor(successes + 1e-9)
+    if least <= chance * trials:
+        return 1.0
+    return min(2 * _beta(chance, 1 - chance, least, trials - least + 1), 1.0)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stamm.base.config import override, to_plain
 from stamm.base.console import Console, Progress
-from stamm.base.errors import DataError, RunError
+from stamm.base.errors import DataError, RunError, visible
 from stamm.base.files import sha256_file, sha256_value, write_text
 from stamm.base.shutdown import interrupt_delayed
 from stamm.cli.arg_types import add_changes, text
@@ -19,7 +19,6 @@ from stamm.cli.model_verbs import inputs_of, settings_of
 from stamm.cli.output import print_json, print_table
 from stamm.evaluate.config import EvaluateConfig
 from stamm.models.hf_files import is_hub_folder
-from stamm.recipes.jobs import job
 from stamm.runs.arms import run_of_arm, trained_arms
 from stamm.runs.job import Workspace
 from stamm.runs.run import Run
@@ -63,9 +62,10 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(options: argparse.Namespace, verb: str) -> int:
     """Evaluate, then print the table of results and the folders that hold them."""
     first = _targets(options.run, options.out)
-    config = _config(options.run, options.changes)
+    usual = _usual(options.run)
+    config = override(usual, options.changes)
     if config.checkpoints == "all":
-        return _curves(options, config, first)
+        return _curves(options, config, usual, first)
     rival = _targets(options.against, None) if options.against else {}
     if len(rival) > 1:
         named = ", ".join(map(str, rival))
@@ -74,9 +74,9 @@ def run(options: argparse.Namespace, verb: str) -> int:
         if options.dry_run:
             print(f"{verb} {model} -> {folder}")
         else:
-            _evaluate(model, folder, config)
+            _evaluate(model, folder, config, usual)
     if not options.dry_run:
-        _print(options, config, first, rival)
+        _print(options, config, usual, first, rival)
     return 0
 
 
@@ -98,39 +98,42 @@ def _targets(named: str, out: str | None) -> dict[Path, Path]:
     return {arm: arm / "evaluate" for arm in arms}
 
 
-def _config(named: str, changes: list[str]) -> EvaluateConfig:
-    """The run's own settings, or the defaults, with the changes."""
+def _usual(named: str) -> EvaluateConfig:
+    """The run's own settings, or the defaults."""
     root = Path(named)
-    given: EvaluateConfig = EvaluateConfig()
-    if not is_hub_folder(root):
-        given = settings_of(run_of_arm(root), "evaluate") or given
-    return override(given, changes)
+    given = None if is_hub_folder(root) else settings_of(run_of_arm(root), "evaluate")
+    return given or EvaluateConfig()
 
 
-def _evaluate(model: Path, folder: Path, config: EvaluateConfig) -> None:
+def _evaluate(model: Path, folder: Path, config: EvaluateConfig, usual: EvaluateConfig) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(Console()) as console:
         if is_hub_folder(model):
             kept = tuple(name for name in config.tasks if name != "held_out")
             own = replace(config, tasks=kept or config.tasks)
-            _with_model(own, Workspace(folder=folder, progress=console), model, hub=True)
+            _with_model(own, usual, Workspace(folder=folder, progress=console), model, hub=True)
             return
         workspace = Workspace(folder=folder, inputs=inputs_of(model, "evaluate"), progress=console)
         with Run(run_of_arm(model), "", (), None).locked():
             if config.chat:
-                _with_model(config, workspace, model, hub=False)
+                _with_model(config, usual, workspace, model, hub=False)
             else:
-                job("evaluate")(config, workspace)
+                with interrupt_delayed():
+                    from stamm.evaluate.job import run as evaluate
+                evaluate(config, workspace, usual)
 
 
-def _with_model(config: EvaluateConfig, workspace: Workspace, model: Path, *, hub: bool) -> None:
+def _with_model(
+    config: EvaluateConfig, usual: EvaluateConfig, workspace: Workspace, model: Path, *, hub: bool
+) -> None:
     """Evaluate a model with the chat format of its tokenizer, where it has one."""
     with interrupt_delayed():
         from stamm.align.model_source import unused_of
         from stamm.evaluate.job import evaluate_model
     for sentence in unused_of(model)[1] if hub else ():
         workspace.progress.log(sentence)
-    evaluate_model(config, workspace, model_with_chat(model, needed=config.chat or not hub))
+    loaded = model_with_chat(model, needed=config.chat or not hub)
+    evaluate_model(config, workspace, loaded, usual)
 
 
 def model_with_chat(folder: Path, *, needed: bool) -> TextModel:
@@ -157,7 +160,12 @@ def model_with_chat(folder: Path, *, needed: bool) -> TextModel:
     return text_model(decoder, tokenizer, source.tokenizer, sha256, chat)
 
 
-def _curves(options: argparse.Namespace, config: EvaluateConfig, arms: Mapping[Path, Path]) -> int:
+def _curves(
+    options: argparse.Namespace,
+    config: EvaluateConfig,
+    usual: EvaluateConfig,
+    arms: Mapping[Path, Path],
+) -> int:
     """Evaluate every checkpoint of every arm; one that is done is not repeated."""
     with interrupt_delayed():
         from stamm.engine.checkpoint_files import STATE, checkpoint_steps
@@ -179,7 +187,7 @@ def _curves(options: argparse.Namespace, config: EvaluateConfig, arms: Mapping[P
                     Run(run_of_arm(arm), "", (), None).locked(),
                     contextlib.closing(Console()) as console,
                 ):
-                    _evaluate_checkpoint(config, arm, path, folder, console)
+                    _evaluate_checkpoint(config, usual, arm, path, folder, console)
                 write_text(mark, identity)
         if not options.dry_run:
             print(arm / CURVES)
@@ -187,14 +195,20 @@ def _curves(options: argparse.Namespace, config: EvaluateConfig, arms: Mapping[P
 
 
 def _evaluate_checkpoint(
-    config: EvaluateConfig, arm: Path, path: Path, folder: Path, progress: Progress
+    config: EvaluateConfig,
+    usual: EvaluateConfig,
+    arm: Path,
+    path: Path,
+    folder: Path,
+    progress: Progress,
 ) -> None:
     with interrupt_delayed():
         from stamm.evaluate.job import evaluate_model
     inputs = inputs_of(arm, "evaluate")
     model = checkpoint_model(arm / "model", path, inputs["tokenizer"])
     progress.log(f"{path.name}")
-    evaluate_model(config, Workspace(folder=folder, inputs=inputs, progress=progress), model)
+    workspace = Workspace(folder=folder, inputs=inputs, progress=progress)
+    evaluate_model(config, workspace, model, usual)
 
 
 def checkpoint_model(model: Path, path: Path, tokenizer: Path) -> TextModel:
@@ -220,25 +234,34 @@ def checkpoint_model(model: Path, path: Path, tokenizer: Path) -> TextModel:
 def _print(
     options: argparse.Namespace,
     config: EvaluateConfig,
+    usual: EvaluateConfig,
     first: Mapping[Path, Path],
     rival: Mapping[Path, Path],
 ) -> None:
     """Print the results of the tasks that the command names; a folder may hold more."""
     with interrupt_delayed():
+        from stamm.evaluate.job import result_file
         from stamm.evaluate.registry import load_tasks
         from stamm.reports.results import read_task_files
-        from stamm.reports.task_comparison import compare_tasks, difference_table
+        from stamm.reports.task_comparison import compare_folders, difference_table
         from stamm.reports.task_results import task_tables
     every = {**first, **rival}
-    named = {task.name for task in load_tasks(config.tasks, config.task_folder)}
+    loaded = load_tasks(config.tasks, config.task_folder)
+    named = {result_file(task, config, usual) for task in loaded}
     tasks = [
         (str(model), tuple(one for one in read_task_files(folder, ()) if one.task in named))
         for model, folder in every.items()
     ]
-    pairs = [
-        (str(other), str(model), compare_tasks(results, folder, named))
+    compared = [
+        (str(other), str(model), *compare_folders(results, folder, named))
         for other, results in rival.items()
         for model, folder in first.items()
+    ]
+    pairs = [(other, model, found) for other, model, found, _ in compared]
+    not_compared = [
+        {"against": other, "model": model, "task": task, "reason": reason}
+        for other, model, _, reasons in compared
+        for task, reason in reasons.items()
     ]
     if options.json:
         plain: Callable[[Any], Any] = asdict
@@ -251,6 +274,7 @@ def _print(
                     for other, model, found in pairs
                     for one in found
                 ],
+                "not_compared": not_compared,
             }
         )
         return
@@ -266,5 +290,7 @@ def _print(
         if table is not None:
             print_table(table.columns, table.rows)
             print(f"{table.note}\n" if table.note else "")
+    for one in not_compared:
+        print(visible("Not compared: {task}, {model} against {against}: {reason}.".format(**one)))
     for folder in every.values():
         print(folder)

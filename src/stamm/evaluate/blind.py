@@ -7,6 +7,7 @@ answers_only   the same model, by the likelihood of each choice without the ques
 longest, shortest   the choice with the most or the fewest bytes
 unigram        the choice that is likeliest per byte by the token frequencies of the training corpus
 majority       the number of the choice, or the answer, that is right most often
+majority_text  the choice whose text is right most often; guessing where it is not among the choices
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from stamm.evaluate.task import ratio_metric
 
 BLIND_ERRORS = 3.0
 """Standard errors above chance from which a task counts as solved by a blind baseline."""
+_MAJORITY = ("majority", "majority_text")
 _TOKENS = 20_000_000  # of the training corpus that are counted
 _AT_ONCE = 1 << 22
 
@@ -84,10 +86,11 @@ def credit(values: Sequence[float], label: int) -> float:
 _COUNTED = 1000  # answers that are counted at once
 
 
-def most_frequent(answers: Callable[[], Iterator[str]]) -> str:
+def most_frequent(answers: Callable[[], Iterator[str]], least: int = 1) -> str:
     """The most frequent answer, the first by order of text among equals; "" for none.
 
     answers   gives all answers, and again the same ones
+    least     how often it occurs at least
 
     Edge      memory does not grow with their number: only an answer that makes up more than 1/1,001 of
               them is found with certainty, and for the others "" may be returned
@@ -100,7 +103,8 @@ def most_frequent(answers: Callable[[], Iterator[str]]) -> str:
         else:
             kept.subtract(list(kept))
             kept = +kept
-    exact = Counter(answer for answer in answers() if answer in kept)
+    counted = Counter(answer for answer in answers() if answer in kept)
+    exact = {answer: count for answer, count in counted.items() if count >= least}
     return min(exact, key=lambda answer: (-exact[answer], answer), default="")
 
 
@@ -110,7 +114,7 @@ class BlindSummary:
 
     credits   of each baseline
     minus     main metric minus the credit
-    solved    items that a baseline other than the majority solves
+    solved    items that a baseline other than those of the most frequent answer solves
     """
 
     credits: dict[str, ClusteredRatio] = field(default_factory=dict)
@@ -121,7 +125,7 @@ class BlindSummary:
     def add(self, main: float, credits: Mapping[str, float], cluster: str) -> None:
         """Add an item: its main metric and the credit of each baseline."""
         self.items += 1
-        self.solved += any(v == 1.0 for name, v in credits.items() if name != "majority")
+        self.solved += any(v == 1.0 for name, v in credits.items() if name not in _MAJORITY)
         for name, value in credits.items():
             self.credits.setdefault(name, ClusteredRatio()).add(value, cluster=cluster)
             self.minus.setdefault(name, ClusteredRatio()).add(main - value, cluster=cluster)
@@ -129,7 +133,8 @@ class BlindSummary:
     def details(self, chance: float | None) -> dict[str, Any]:
         """Values of a task's result; {} without a baseline.
 
-        chance   of guessing; None where the answer is not one of several: nothing is warned of then
+        chance   of guessing; None where the answer is not one of several: a warning is given then where
+                 one answer is right in more than half of the items
         """
         strongest = max(self.credits, key=lambda name: self.credits[name].value, default="")
         if not strongest:
@@ -139,8 +144,15 @@ class BlindSummary:
             "strongest_blind": strongest,
             "sighted_minus_blind": ratio_metric(self.minus[strongest], None).plain(),
             "solved_blind": self.solved,
-            **({} if chance is None else {"warning": self._warning(chance)}),
+            "warning": self._frequent() if chance is None else self._warning(chance),
         }
+
+    def _frequent(self) -> str:
+        ratio = self.credits["majority"]
+        error = max(ratio.standard_error or 0.0, 1 / self.items)
+        if ratio.value - 0.5 <= BLIND_ERRORS * error:
+            return ""
+        return f"the same answer is right in {ratio.value:.3f} of the items"
 
     def _warning(self, chance: float) -> str:
         # At least the error of guessing: of a few items all may be solved by accident.

@@ -82,6 +82,10 @@ class EvaluateConfig:
     shots          examples before each question (few-shot), from the split that the task names
     shots_seed     that chooses them
     chat           whether questions are asked in the model's chat format
+    limit          items of each task from a file that are asked, chosen by hash (of a YAML task the
+                   first ones); None: all
+    rolling        whole texts, of perplexity and YAML tasks: "text" scores the text behind what the tokenizer
+                   adds to it; "harness" what it adds, too, as lm-evaluation-harness does
     checkpoints    "all": every checkpoint of the arm, for `stamm evaluate`; "last": its model
     batch_tokens   tokens of one forward pass, padding included; results depend on it only in the
                    last digits, and it is fixed so that they do not depend on the machine
@@ -97,6 +101,8 @@ class EvaluateConfig:
     shots: int = 0
     shots_seed: int = 28
     chat: bool = False
+    limit: int | None = None
+    rolling: Literal["text", "harness"] = "text"
     checkpoints: Literal["last", "all"] = "last"
     batch_tokens: int = 8192
     context: int | None = None
@@ -111,6 +117,7 @@ class EvaluateConfig:
             ("tasks", bool(self.tasks), "is empty"),
             ("tasks", len(set(self.tasks)) == len(self.tasks), "names a task twice"),
             ("shots", self.shots >= 0, "must not be negative"),
+            ("limit", self.limit is None or self.limit >= 1, "must be at least 1"),
             ("threads", self.threads >= 1, "must be at least 1"),
             ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
             ("context", context is None or context >= 2, "must be at least 2"),

@@ -5,32 +5,28 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.config import to_plain
-from stamm.base.errors import DataError
-from stamm.base.files import sha256_file, sha256_value
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import sha256_bytes, sha256_file, sha256_value
 from stamm.base.schema import read_lines
-from stamm.base.time_limit import MATCH_SECONDS, time_limit
+from stamm.base.time_limit import time_limit
 from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.evaluate.answer_number import answer_number
 from stamm.evaluate.blind import (
-    BlindSummary,
     blind_credits,
     credit,
-    most_frequent,
     unigram_log_probs,
 )
+from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.contamination import contamination_of
-from stamm.evaluate.fairness import language_fairness
 from stamm.evaluate.instructions import followed
 from stamm.evaluate.item_file import ItemFile, blocks_of
+from stamm.evaluate.item_summary import ItemSummary
 from stamm.evaluate.items import (
     Examples,
     RejectedRow,
@@ -46,20 +42,18 @@ from stamm.evaluate.scoring import (
     loglikelihood_rolling,
     score_questions,
 )
-from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult, ratio_metric
-from stamm.evaluate.task_file import GENERATED, TaskData, TaskDescription
+from stamm.evaluate.task import TaskContext, TaskResult
+from stamm.evaluate.task_file import GENERATED, PROBABILITY, TaskData, TaskDescription
+from stamm.evaluate.text_overlap import OVERLAPS
 from stamm.models.decoder import Decoder
 from stamm.runs.schemas.evaluation import ItemLine
 
 BLOCK, GENERATED_BLOCK = 2000, 200  # items that are scored, or answered, then written, together
-VERSION = 3  # of the rules; a change of numbers makes it larger
-MOST_GROUPS = MOST_LINES = 1000
-MANY = "(others)"
-LANGUAGE = "language"
+VERSION = 4  # of the rules; a change of numbers makes it larger
+MOST_LINES = 1000
 TOO_LONG = "longer than the model's context"
 _LONGEST_OUTPUT = 2000
 _LONGEST_ANSWER = 128
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
 class FileTask:
@@ -72,9 +66,24 @@ class FileTask:
         self.data = data
         self.name = data.name
 
+    def settings(self, config: EvaluateConfig) -> dict[str, Any]:
+        """The settings that change how the items are asked, beside the model."""
+        seed = config.shots_seed if config.shots else None
+        chat = config.chat and self.data.description.has_chat_form
+        settings: dict[str, Any] = {
+            "shots": config.shots,
+            "shots_seed": seed,
+            "chat": chat,
+            "limit": config.limit,
+        }
+        if self.data.description.kind == "perplexity":
+            settings["rolling"] = config.rolling
+        return settings
+
     def identity(self, context: TaskContext) -> str:
         """Hash of everything that the result depends on."""
         config, pack, model = context.config, context.pack, context.model
+        settings = self.settings(config)
         return sha256_value(
             [
                 VERSION,
@@ -82,8 +91,8 @@ class FileTask:
                 self.data.sha256,
                 model.sha256,
                 model.tokenizer.sha256,
-                [config.shots, config.shots_seed, config.batch_tokens],
-                model.chat.sha256 if config.chat and model.chat is not None else config.chat,
+                [settings, config.batch_tokens],
+                model.chat.sha256 if settings["chat"] and model.chat is not None else "",
                 "" if pack is None else sha256_file(pack / MANIFEST),
             ]
         )
@@ -91,25 +100,51 @@ class FileTask:
     def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
         """Score every item that an earlier, killed run did not score.
 
-        Raises   DataError when no item can be asked; ConfigError as `choose_examples` and the scoring.
+        Raises   DataError when no item can be asked; ConfigError as `choose_examples` and the scoring,
+                 and for questions of a language without examples.
         """
         config, described = context.config, self.data.description
-        examples = choose_examples(self.data, config.shots, config.shots_seed)
-        identity = self.identity(context)
-        total = sum(1 for _ in read_items(self.data))
+        if config.shots and described.kind == "perplexity":
+            raise ConfigError(
+                f"shots = {config.shots}, and {self.name} scores whole texts",
+                where="evaluate.shots",
+                fix="Set shots=0",
+            )
+        data = replace(self.data, limit=config.limit)
+        examples = choose_examples(data, config.shots, config.shots_seed)
+        identity, settings = self.identity(context), self.settings(config)
+        total, without = 0, set()
+        for item in read_items(data):
+            total += 1
+            if config.shots and isinstance(item, TaskItem):
+                without |= {first_group(item.groups)} - examples.keys()
+        if without:
+            raise ConfigError(
+                f"shots = {config.shots}, and split {described.shots_split!r} of {self.name} has no "
+                f"examples for {', '.join(map(repr, sorted(without)[:8]))}",
+                where="evaluate.shots",
+                fix="Add examples, leave these items out, or set shots=0",
+            )
         size = GENERATED_BLOCK if described.kind in GENERATED else BLOCK
-        file = ItemFile(context.folder / f".{self.name}.jsonl", f"{identity} {size}")
+        stem = result_name(self.name, settings)
+        file = ItemFile(context.folder / f".{stem}.jsonl", f"{identity} {size}")
         scorer = ItemScorer(described, context, examples)
-        context.progress.begin(self.name, total, "items")
+        context.progress.begin(stem, total, "items")
         done = 0
-        for number, block in enumerate(blocks_of(read_items(self.data), size)):
+        for number, block in enumerate(blocks_of(read_items(data), size)):
             if number >= file.blocks:
                 file.append(scorer.lines(block))
             done += len(block)
             context.progress.advance(done)
         context.progress.end(f"{total:,} items")
-        summary = _Summary(described)
-        summary.read(file.path)
+        main = described.main_metric
+        summary = ItemSummary(
+            main,
+            has_majority=main not in ("log_prob", "bits_per_byte", PROBABILITY)
+            and described.kind != "minimal_pairs",
+            cluster=described.cluster,
+        )
+        summary.read(lambda: read_lines(ItemLine, file.path))
         if not summary.items:
             raise DataError(
                 f"{self.data.data} has no item that can be asked: "
@@ -117,7 +152,7 @@ class FileTask:
                 where=f"task {self.name}",
                 fix="Correct the fields that the description names",
             )
-        contamination = contamination_of(self.data, context.pack)
+        contamination = contamination_of(data, context.pack)
         return TaskResult(
             metrics=summary.metrics(),
             num_items=summary.items,
@@ -125,20 +160,30 @@ class FileTask:
             details={
                 "identity": identity,
                 "kind": described.kind,
-                "metric": described.main_metric,
+                "metric": main,
                 "source": described.source,
                 "license": described.license,
                 "data_sha256": self.data.sha256,
-                "settings_sha256": sha256_value(
-                    [VERSION, to_plain(described), config.shots, config.shots_seed, config.chat]
-                ),
-                "shots": config.shots,
-                "chat": config.chat,
+                "settings_sha256": sha256_value([VERSION, to_plain(described), settings]),
+                **settings,
                 **summary.details(),
                 **contamination.details(),
                 "contaminated_lines": list(contamination.items or ())[:MOST_LINES],
             },
         )
+
+
+def result_name(name: str, settings: Mapping[str, Any]) -> str:
+    """The name of a task's result files: settings other than the usual ones are in it."""
+    shots, limit = settings["shots"], settings["limit"]
+    seed = f"_seed{settings['shots_seed']}" if settings["shots_seed"] not in (None, 28) else ""
+    parts = (
+        f"_{shots}shot{seed}" if shots else "",
+        "_chat" if settings["chat"] else "",
+        "" if limit is None else f"_limit{limit}",
+        "_harness" if settings.get("rolling") == "harness" else "",
+    )
+    return name + "".join(parts)
 
 
 class ItemScorer:
@@ -177,59 +222,69 @@ class ItemScorer:
 
     def _scored(self, items: Sequence[TaskItem]) -> dict[int, Mapping[str, Any]]:
         lines: dict[int, Mapping[str, Any]] = {}
-        asked: list[tuple[TaskItem, ScoringRequest]] = []
+        asked: list[tuple[TaskItem, list[ScoringRequest]]] = []
         for item in items:
-            question = self._question(item)
-            if max(map(len, question.continuations)) > self._limit:
+            requests = self._requests(item)
+            if max(len(y) for one in requests for y in one.continuations) > self._limit:
                 lines[item.line] = {"line": item.line, "rejected": TOO_LONG}
             else:
-                asked.append((item, question))
-        questions = [question for _, question in asked]
-        scores = self._scores(questions)
+                asked.append((item, requests))
+        scores = iter(self._scores([one for _, requests in asked for one in requests]))
+        choices: list[list[int]] = []
         alone: list[list[Score]] = [[] for _ in asked]
-        if self._described.kind == "multiple_choice":
+        if self._described.kind == "multiple_choice" and not self._described.blank:
             begin = self._model.context_ids("")
-            alone = self._scores([ScoringRequest(begin, q.continuations) for q in questions])
-        for (item, question), found, free in zip(asked, scores, alone, strict=True):
-            line = self._begun(item, question)
+            alone = self._scores([ScoringRequest(begin, one.continuations) for _, (one,) in asked])
+        for (item, requests), free in zip(asked, alone, strict=True):
+            scored = [score for _ in requests for score in next(scores)]
+            line = self._begun(item, requests)
             if self._described.kind == "cloze":
-                values = {"acc": float(found[0].greedy), "log_prob": found[0].log_prob}
+                values = {"acc": float(scored[0].greedy), "log_prob": scored[0].log_prob}
                 answer = answer_key(self._described, item)
                 lines[item.line] = {
-                    **line, "values": values, "tokens": found[0].tokens, "answer": answer
+                    **line, "values": values, "tokens": scored[0].tokens, "answer": answer
                 }  # fmt: skip
             else:
-                lines[item.line] = {**line, **self._choice(item, question, found, free)}
+                encode = self._model.tokenizer.encode
+                choices = (
+                    [encode(choice) for choice in item.choices]
+                    if self._described.blank
+                    else requests[0].continuations
+                )
+                lines[item.line] = {**line, **self._choice(item, choices, scored, free)}
         return lines
 
     def _choice(
-        self, item: TaskItem, question: ScoringRequest, found: list[Score], free: list[Score]
+        self, item: TaskItem, ids: list[list[int]], scored: list[Score], free: list[Score]
     ) -> Mapping[str, Any]:
-        log_probs = [score.log_prob for score in found]
+        log_probs = [score.log_prob for score in scored]
         alone = [score.log_prob for score in free] or None
-        by_metric = {
-            "acc": log_probs,
-            "acc_norm": [p / len(c) for p, c in zip(log_probs, item.choices, strict=True)],
-            "acc_bytes": [
-                p / len(c.encode()) for p, c in zip(log_probs, item.choices, strict=True)
-            ],
-            "acc_token": [score.log_prob / score.tokens for score in found],
-        }
+        by_metric = {"acc": log_probs}
+        if not self._described.blank:
+            by_metric |= {
+                "acc_norm": [p / len(c) for p, c in zip(log_probs, item.choices, strict=True)],
+                "acc_bytes": [
+                    p / len(c.encode()) for p, c in zip(log_probs, item.choices, strict=True)
+                ],
+                "acc_token": [score.log_prob / score.tokens for score in scored],
+            }
         if alone is not None:
             by_metric["acc_pmi"] = [p - q for p, q in zip(log_probs, alone, strict=True)]
         if self._described.kind == "minimal_pairs":
             by_metric = {name: by_metric[name] for name in ("acc", "acc_token")}
-        blind = blind_credits(
-            item.choices, question.continuations, item.label, alone, self._unigram
-        )
+        values = {name: credit(found, item.label) for name, found in by_metric.items()}
+        blind = blind_credits(item.choices, ids, item.label, alone, self._unigram)
+        if self._described.main_metric == PROBABILITY:
+            values, blind = {PROBABILITY: share_of_probability(log_probs, item.rights)}, {}
         return {
-            "chance": 1 / len(item.choices),
+            "chance": len(item.rights) / len(item.choices),
             "label": item.label,
-            "values": {name: credit(values, item.label) for name, values in by_metric.items()},
+            "texts": [sha256_bytes(choice.encode())[:16] for choice in item.choices],
+            "values": values,
             "blind": blind,
             "solved_blind": [name for name, value in blind.items() if value == 1.0],
             "log_probs": log_probs,
-            "tokens": [score.tokens for score in found],
+            "tokens": [score.tokens for score in scored],
             "unconditional": alone,
         }
 
@@ -242,7 +297,7 @@ class ItemScorer:
         room = self._limit - new_tokens
         return {
             item.line: {
-                **self._begun(item, None),
+                **self._begun(item, ()),
                 "truncated": len(context) > room,
                 **answer_values(described, item, output),
                 "answer": answer_key(described, item),
@@ -253,20 +308,25 @@ class ItemScorer:
 
     def _rolling(self, items: Sequence[TaskItem]) -> dict[int, Mapping[str, Any]]:
         texts = [item.answer for item in items]
-        found = loglikelihood_rolling(self._model, texts, self._config.batch_tokens)
+        found = loglikelihood_rolling(
+            self._model,
+            texts,
+            self._config.batch_tokens,
+            begin_twice=self._config.rolling == "harness",
+        )
         lines: dict[int, Mapping[str, Any]] = {}
         for item, log_prob in zip(items, found, strict=True):
             size = len(item.answer.encode())
             bits = -log_prob / math.log(2) / size
             values = {"bits_per_byte": bits}
-            lines[item.line] = {**self._begun(item, None), "weight": float(size), "values": values}
+            lines[item.line] = {**self._begun(item, ()), "weight": float(size), "values": values}
         return lines
 
-    def _begun(self, item: TaskItem, question: ScoringRequest | None) -> dict[str, Any]:
-        cut = False
-        if question is not None:
-            longest = max(map(len, question.continuations))
-            cut = len(question.context) + longest - 1 > self._limit
+    def _begun(self, item: TaskItem, requests: Sequence[ScoringRequest]) -> dict[str, Any]:
+        cut = any(
+            len(one.context) + max(map(len, one.continuations)) - 1 > self._limit
+            for one in requests
+        )
         return {
             "line": item.line,
             "id": item.name,
@@ -275,17 +335,24 @@ class ItemScorer:
             "truncated": cut,
         }
 
-    def _question(self, item: TaskItem) -> ScoringRequest:
+    def _requests(self, item: TaskItem) -> list[ScoringRequest]:
+        """The question with its choices; with a blank, a question for each choice in its place."""
         texts = item.choices or (item.answer,)
-        if self._config.chat and self._described.kind == "multiple_choice":
+        if self._config.chat and self._described.has_chat_form:
             encode = self._model.tokenizer.encode
-            return ScoringRequest(self._context_ids(item), [encode(text.strip()) for text in texts])
+            continuations = [encode(text.strip()) for text in texts]
+            return [ScoringRequest(self._context_ids(item), continuations)]
+        before = self._before(item)
+        if self._described.blank:
+            place = len(before) - len(item.context) + item.blank
+            after = before[place + len(self._described.blank) :]
+            pairs = [self._model.encode_pair(before[:place] + text, after) for text in texts]
+            return [ScoringRequest(context, [y]) for context, y in pairs]
         between = self._described.delimiter if item.context else ""
         if self._described.kind == "cloze":
-            between = " "
-        before = self._before(item)
+            between = ""  # the context ends with the white space
         pairs = [self._model.encode_pair(before, between + text) for text in texts]
-        return ScoringRequest(pairs[0][0], [y for _, y in pairs])
+        return [ScoringRequest(pairs[0][0], [y for _, y in pairs])]
 
     def _context_ids(self, item: TaskItem) -> list[int]:
         if self._config.chat:
@@ -296,7 +363,8 @@ class ItemScorer:
     def _before(self, item: TaskItem) -> str:
         """The context behind its examples, two line breaks between them."""
         shots = self._examples.get(first_group(item.groups), ())
-        answered = [f"{asked}{self._described.delimiter}{answer}" for asked, answer in shots]
+        between = "" if self._described.blank else self._described.delimiter
+        answered = [f"{asked}{between}{answer}" for asked, answer in shots]
         return "\n\n".join((*answered, item.context))
 
     def _scores(self, questions: Sequence[ScoringRequest]) -> list[list[Score]]:
@@ -312,10 +380,13 @@ def answer_values(described: TaskDescription, item: TaskItem, output: str) -> di
     if described.kind != "instructions":
         try:
             with time_limit():
-                right = is_right(described, output, item.answer)
+                right = any(is_right(described, output, answer) for answer in item.accepted)
         except TimeoutError:
-            return {"values": {"acc": 0.0}, "unanswered": True}
-        return {"values": {"acc": float(right)}}
+            none = {"acc": 0.0, described.main_metric: 0.0}
+            return {"values": none, "unanswered": True}
+        overlap = OVERLAPS.get(described.metric)
+        more = {} if overlap is None else {described.metric: overlap(output, item.accepted)}
+        return {"values": {"acc": float(right), **more}}
     values, weights = {}, {}
     for mode in ("strict", "loose"):
         results = followed(item.instructions, output, loose=mode == "loose")
@@ -328,8 +399,8 @@ def answer_values(described: TaskDescription, item: TaskItem, output: str) -> di
 def is_right(described: TaskDescription, output: str, answer: str) -> bool:
     """Whether a completion gives the answer, by the rule of the description."""
     if described.match == "number":
-        wanted, found = _last_number(answer), _last_number(output)
-        return wanted is not None and wanted == found
+        wanted, number = answer_number(answer), answer_number(output)
+        return wanted is not None and wanted == number
     found_text = output
     if described.match == "regex":
         matches = re.findall(described.pattern, output)
@@ -347,118 +418,19 @@ def answer_key(described: TaskDescription, item: TaskItem) -> str:
         return ""
     text = item.answer.strip()
     if described.kind == "generation" and described.match == "number":
-        found = _last_number(text)
-        return "" if found is None else f"{found.normalize():f}"[:_LONGEST_ANSWER]
+        number = answer_number(text)
+        return "" if number is None else str(number)[:_LONGEST_ANSWER]
     return (text.casefold() if described.ignore_case else text)[:_LONGEST_ANSWER]
 
 
-def _last_number(text: str) -> Decimal | None:
-    found = _NUMBER.findall(text)
-    try:
-        return Decimal(found[-1].replace(",", "")) if found else None
-    except InvalidOperation:  # digits of a script that Decimal does not read
-        return None
+def share_of_probability(log_probs: Sequence[float], rights: Sequence[int]) -> float:
+    """The probability of the right choices, where those of all choices add up to 1: MC2 of TruthfulQA.
 
-
-@dataclass
-class _Summary:
-    """Metrics of a file of items, read line by line: memory does not grow with it."""
-
-    described: TaskDescription
-    items: int = 0
-    truncated: int = 0
-    unanswered: int = 0
-    rejected: Counter[str] = field(default_factory=Counter)
-    values: dict[str, ClusteredRatio] = field(default_factory=dict)
-    blind: BlindSummary = field(default_factory=BlindSummary)
-    chance: ClusteredRatio = field(default_factory=ClusteredRatio)
-    groups: dict[str, dict[str, tuple[ClusteredRatio, ClusteredRatio]]] = field(
-        default_factory=dict
-    )
-
-    def read(self, path: Path) -> None:
-        """Add every line of a file."""
-
-        def answers() -> Iterator[str]:
-            for one in read_lines(ItemLine, path):
-                if not one.rejected and (answer := _answer(one)):
-                    yield answer
-
-        credited = self.described.main_metric not in ("log_prob", "bits_per_byte")
-        has_majority = credited and self.described.kind != "minimal_pairs"
-        majority = most_frequent(answers) if has_majority else ""
-        for one in read_lines(ItemLine, path):
-            if one.rejected:
-                self.rejected[one.rejected] += 1
-                continue
-            self.items += 1
-            self.truncated += one.truncated
-            self.unanswered += one.unanswered
-            main = one.values[self.described.main_metric]
-            main_weight = one.weights.get(self.described.main_metric, one.weight)
-            for name, value in one.values.items():
-                weight = one.weights.get(name, one.weight)
-                ratio = self.values.setdefault(name, ClusteredRatio())
-                ratio.add(value * weight, weight, one.cluster)
-            blind = dict(one.blind)
-            if majority:
-                blind["majority"] = float(_answer(one) == majority)
-            self.blind.add(main, blind, one.cluster)
-            if one.chance is not None:
-                self.chance.add(one.chance)
-            for key, value_of in one.groups.items():
-                among = self.groups.setdefault(key, {})
-                known = value_of in among or len(among) < MOST_GROUPS
-                ratio, chance = among.setdefault(
-                    value_of if known else MANY, (ClusteredRatio(), ClusteredRatio())
-                )
-                ratio.add(main * main_weight, main_weight, one.cluster)
-                chance.add(one.chance or 0.0)
-
-    def metrics(self) -> dict[str, TaskMetric]:
-        """Every metric, the main one first."""
-        main = self.described.main_metric
-        chance = self.chance.value if self.chance.count else None
-        names = [main, *(name for name in self.values if name != main)]
-        return {name: ratio_metric(self.values[name], chance) for name in names}
-
-    def details(self) -> dict[str, Any]:
-        """Groups, fairness over languages, blind baselines and rejected rows."""
-        main = self.described.main_metric
-        chance = self.chance.value if self.chance.count else None
-        languages = self.groups.get(LANGUAGE, {})
-        found: dict[str, Any] = {
-            "clusters": self.values[main].clusters,
-            "groups": {
-                key: {
-                    name: {
-                        "items": ratio.count,
-                        "value": ratio.value,
-                        "standard_error": ratio.standard_error,
-                        "chance": None if chance is None else guess.value,
-                    }
-                    for name, (ratio, guess) in sorted(among.items())
-                }
-                for key, among in self.groups.items()
-            },
-            "fairness": language_fairness(
-                main, {name: ratio.value for name, (ratio, _) in languages.items() if name != MANY}
-            ),
-            "rejected": dict(self.rejected),
-            "truncated": self.truncated,
-            "unanswered": self.unanswered,
-            **self.blind.details(chance),
-        }
-        if self.unanswered:
-            found["warning"] = (
-                f"{self.unanswered:,} of {self.items:,} items count as unanswered: the match of "
-                f"`pattern` took more than {MATCH_SECONDS} s"
-            )
-        return found
-
-
-def _answer(one: ItemLine) -> str:
-    return one.answer or (str(one.label) if one.label >= 0 else "")
+    Source   Lin et al. 2022, TruthfulQA, arXiv 2109.07958
+    """
+    largest = max(log_probs)
+    shares = [math.exp(one - largest) for one in log_probs]
+    return math.fsum(shares[number] for number in rights) / math.fsum(shares)
 
 
 def _reasons(rejected: Mapping[str, int], split: str) -> str:

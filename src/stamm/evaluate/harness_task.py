@@ -10,23 +10,66 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stamm.base.errors import ConfigError, visible
+from stamm.base.errors import ConfigError, DataError, StammError, visible
+from stamm.base.files import sha256_bytes, sha256_value
+from stamm.base.known_keys import KnownKeys, RefusedKey
+from stamm.base.schema import decode
 from stamm.base.user_code import load_reference
+from stamm.corpus.contamination.items import Item
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.evaluate.blind import blind_credits, unigram_log_probs
+from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.contamination import find_items
+from stamm.evaluate.item_summary import ItemSummary
+from stamm.evaluate.scoring import ScoringRequest, score_questions
 from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
 from stamm.models.decoder import Decoder
+from stamm.runs.schemas.evaluation import ItemLine
 
 _MODEL = "stamm.evaluate.harness_model:HarnessModel"  # imports lm_eval when it is loaded
 # Of the harness' results: the machine, the folder that it was called in, and the time.
 _MACHINE = ("pretty_env_info", "config", "git_hash", "upper_git_hash", "date")
 _NAME = re.compile(r"^(?:task|group):\s*[\"']?([^\s\"'#]+)", re.MULTILINE)
 _UNNAMED = re.compile(r"[^a-z0-9_]+")
-_UNKNOWN = "unknown, because lm-evaluation-harness reads the items"
+_CHOICE, _WRITTEN = "multiple_choice", "generate_until"
+YAML_KEYS = KnownKeys(
+    reader="YAML tasks of lm-evaluation-harness",
+    read=frozenset(
+        (
+            "task", "custom_dataset", "dataset_path", "dataset_name", "dataset_kwargs", "training_split",
+            "validation_split", "test_split", "fewshot_split", "process_docs", "doc_to_text",
+            "doc_to_target", "doc_to_choice", "process_results", "description", "target_delimiter",
+            "fewshot_delimiter", "fewshot_config", "num_fewshot", "metric_list", "output_type",
+            "generation_kwargs", "filter_list", "gen_prefix",
+        )
+    ),
+    harmless=frozenset(
+        ("task_alias", "tag", "metadata", "should_decontaminate", "doc_to_decontamination_query")
+    ),
+    refused={
+        "repeats": RefusedKey(
+            meaning="asks for several samples of each answer", neutral=(1,), fix="Set repeats: 1"
+        ),
+        "unsafe_code": RefusedKey(
+            meaning="asks to run code that the model writes", neutral=(False,), fix="Leave the task out"
+        ),
+        "use_prompt": RefusedKey(
+            meaning="takes the prompt from promptsource", fix="Write it as doc_to_text"
+        ),
+        "doc_to_image": RefusedKey(meaning="asks about an image", fix="Leave the task out"),
+        "doc_to_audio": RefusedKey(meaning="asks about a sound", fix="Leave the task out"),
+    },
+)  # fmt: skip
+"""The fields of lm_eval 0.4.13's TaskConfig; the harness itself refuses others.
+
+Contamination is counted for every task, so the keys for it change nothing.
+"""
 
 
 class HarnessTask:
@@ -42,37 +85,148 @@ class HarnessTask:
         self._file, self._task = file, _task_of(file)
         self.name = _UNNAMED.sub("_", self._task.lower()).strip("_") or "harness"
 
+    def settings(self, config: EvaluateConfig) -> dict[str, Any]:
+        """The settings that change how the items are asked, beside the model."""
+        seed = config.shots_seed if config.shots else None
+        return {
+            "shots": config.shots, "shots_seed": seed, "chat": False, "limit": config.limit,
+            "rolling": config.rolling,
+        }  # fmt: skip
+
     def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
         """Evaluate by the harness; `lm_eval` of the result is its own JSON, without machine and time.
 
-        Raises   ConfigError when the harness refuses the task.
+        Raises   ConfigError when the harness refuses the task, and for a key that is not honoured.
         """
+        try:
+            return self._run(context)
+        except DataError as error:  # of a key: the file is configuration
+            raise ConfigError(error.what, where=error.where, fix=error.fix) from error
+        except StammError:
+            raise
+        except Exception as error:
+            said = str(error) or "no message"
+            raise ConfigError(
+                f"lm_eval refuses task {visible(self._task)}: {type(error).__name__}: "
+                f"{visible(said)[:500]}",
+                where=str(self._file),
+                fix="Correct this YAML file; its data must be local files (dataset_path: json, data_files)",
+            ) from error
+
+    def _run(self, context: TaskContext) -> TaskResult:
         import datasets
         import lm_eval
         from huggingface_hub import constants
         from lm_eval.tasks import TaskManager
 
         datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-        harness_model: Any = load_reference(_MODEL, None, "a model of lm_eval")
         config = context.config
-        try:
-            found = lm_eval.simple_evaluate(
-                model=harness_model(context.model, config.batch_tokens),
-                tasks=[self._task],
-                task_manager=TaskManager(
-                    include_path=str(self._file.parent), include_defaults=False
-                ),
-                num_fewshot=config.shots or None,
-                fewshot_random_seed=config.shots_seed,
-                log_samples=True,
-            )
-        except (ValueError, KeyError, OSError, ImportError, TypeError) as error:
+        manager = TaskManager(include_path=str(self._file.parent), include_defaults=False)
+        loaded = manager.load([str(self._file)])
+        tasks: dict[str, Any] = loaded["tasks"]
+        for name, task in tasks.items():
+            keys = {key: getattr(task.config, key, None) for key in YAML_KEYS.refused}
+            YAML_KEYS.check(keys, f"task {visible(name)} of {self._file}")
+        group = loaded["groups"].get(self._task)
+        harness_model: Any = load_reference(_MODEL, None, "a model of lm_eval")
+        answering = harness_model(
+            context.model, config.batch_tokens, begin_twice=config.rolling == "harness"
+        )
+        found = lm_eval.simple_evaluate(
+            model=answering,
+            tasks=list(tasks.values()) if group is None else [group],
+            task_manager=manager,
+            num_fewshot=config.shots or None,
+            fewshot_random_seed=config.shots_seed,
+            limit=config.limit,
+            log_samples=True,
+        )
+        shots = {name: found["n-shot"].get(name, 0) for name in tasks}
+        other = sorted(name for name, count in shots.items() if count != config.shots)
+        if config.shots and other:
             raise ConfigError(
-                f"lm_eval refuses task {visible(self._task)}: {visible(str(error))[:500]}",
+                f"shots = {config.shots}, and task {visible(other[0])} sets num_fewshot: "
+                f"{shots[other[0]]}, which the harness keeps",
                 where=str(self._file),
-                fix="Correct the task; its data must be local files (dataset_path: json, data_files)",
-            ) from error
-        return _result(self._task, json.loads(json.dumps(found, default=str)))
+                fix="Set shots=0, or leave num_fewshot out of the file",
+            )
+        samples = found["samples"]
+        found = json.loads(json.dumps(found, default=str))
+        lines = _lines(tasks, samples, context)
+        for line in lines:
+            line["truncated"] = (line["task"], line["doc_id"]) in answering.truncated
+        return self._result(found, tasks, lines, context, max(shots.values()))
+
+    def _result(
+        self,
+        found: Mapping[str, Any],
+        tasks: Mapping[str, Any],
+        lines: list[dict[str, Any]],
+        context: TaskContext,
+        shots: int,
+    ) -> TaskResult:
+        metrics, means = _metrics(self._task, found, lines), _means(self._task, found, lines)
+        if not metrics:
+            raise ConfigError(
+                f"lm_eval measured nothing in task {visible(self._task)}", where=str(self._file)
+            )
+        main = next(iter(means), "")
+        kinds = {task.OUTPUT_TYPE for task in tasks.values()}
+        details: dict[str, Any] = {}
+        if main:
+            has_majority = kinds <= {_CHOICE, _WRITTEN}
+            summary = ItemSummary(main, has_majority=has_majority)
+            summary.read(lambda: _item_lines(lines, means))
+            details = summary.details()
+            own = summary.metrics()
+            for name in means:
+                guess = own[name].chance if name.startswith("acc") else None
+                metrics[name] = TaskMetric(
+                    value=own[name].value,
+                    standard_error=own[name].standard_error,
+                    interval=own[name].interval,
+                    chance=guess,
+                )
+            metrics = {main: metrics[main], **metrics}
+            higher = found.get("higher_is_better", {}).get(self._task, {})
+            details["lower_is_better"] = higher.get(main.split()[0]) is False
+        own_examples = [
+            name
+            for name, task in tasks.items()
+            if shots
+            and not (
+                task.fewshot_cfg.split
+                or task.has_training_docs()
+                or task.has_validation_docs()
+                or task.fewshot_cfg.samples
+            )
+        ]
+        if own_examples:
+            said = (
+                f"the examples of {', '.join(map(visible, own_examples))} are items that are asked"
+            )
+            details["warning"] = "; ".join(filter(None, (details.get("warning"), said)))
+        kept = {k: v for k, v in found.items() if k not in ("samples", *_MACHINE)}
+        settings = self.settings(context.config) | {"shots": shots}
+        texts = (
+            Item(set_name=self.name, item_id=str(line["line"]), texts=tuple(line.pop("asked")))
+            for line in lines
+        )
+        return TaskResult(
+            metrics=metrics,
+            num_items=len(lines),
+            details={
+                "kind": "lm_eval",
+                "metric": main,
+                "data_sha256": sha256_value([line["doc_hash"] for line in lines]),
+                "settings_sha256": sha256_value([settings, kept["configs"], kept["versions"]]),
+                **settings,
+                **details,
+                **find_items(self.name, texts, context.pack).details(),
+                "lm_eval": kept,
+            },
+            items=lines,
+        )
 
 
 def _task_of(file: Path) -> str:
@@ -89,26 +243,161 @@ def _task_of(file: Path) -> str:
     return match[1]
 
 
-def _result(task: str, found: Mapping[str, Any]) -> TaskResult:
-    samples = found["samples"]
-    metrics = {}
-    for name, values in found["results"].items():
-        for key, value in values.items():
-            metric, comma, filter_name = key.partition(",")
-            if not comma or metric.endswith("_stderr") or not isinstance(value, float | int):
-                continue
-            error = values.get(f"{metric}_stderr,{filter_name}")
-            label = metric if filter_name == "none" else f"{metric} {filter_name}"
-            metrics[label if name == task else f"{name} {label}"] = TaskMetric(
-                value=float(value), standard_error=error if isinstance(error, float) else None
-            )
-    if not metrics:
-        raise ConfigError(f"lm_eval measured nothing in task {visible(task)}", where=task)
-    items = [{"task": name, **sample} for name, rows in samples.items() for sample in rows]
-    kept = {k: v for k, v in found.items() if k not in ("samples", *_MACHINE)}
-    return TaskResult(
-        metrics=metrics,
-        num_items=len({(item["task"], item["doc_id"]) for item in items}),
-        items=items,
-        details={"kind": "lm_eval", "lm_eval": kept, "contamination": _UNKNOWN},
+def _lines(
+    tasks: Mapping[str, Any], samples: Mapping[str, Any], context: TaskContext
+) -> list[dict[str, Any]]:
+    """A line for each document: the harness' sample, with what `ItemLine` has."""
+    lines: list[dict[str, Any]] = []
+    for name, rows in samples.items():
+        task = tasks[name]
+        blind = _blind(task, rows, context)
+        documents: dict[int, dict[str, Any]] = {}
+        for row in sorted(rows, key=lambda row: row["doc_id"]):
+            line = documents.get(row["doc_id"])
+            if line is None:
+                line = json.loads(json.dumps(row, default=str))
+                line |= {"line": len(lines) + 1, "task": name, "values": {}, "weights": {}}
+                line |= {"groups": {"task": name} if len(samples) > 1 else {}}
+                line |= {"asked": _asked(task, row), **blind(row)}
+                documents[row["doc_id"]] = line
+                lines.append(line)
+            for metric in row["metrics"]:
+                value, label = row[metric], _label(metric, row["filter"])
+                if isinstance(value, bool | int | float):
+                    line["values"][label] = float(value)
+                elif metric == "bits_per_byte":
+                    log_likelihood, size = value
+                    line["values"][label] = -log_likelihood / size / math.log(2)
+                    line["weights"][label] = float(size)
+    return lines
+
+
+def _label(metric: str, filter_name: str) -> str:
+    return metric if filter_name == "none" else f"{metric} {filter_name}"
+
+
+def _asked(task: Any, row: Mapping[str, Any]) -> list[str]:
+    """The question, and the question with its answer, to search for in the training text."""
+    text = task.doc_to_text(row["doc"])
+    first, *_ = row["arguments"]
+    if not isinstance(text, str) or not text.strip():
+        return [" ".join(part for part in first if isinstance(part, str))]
+    target = row["target"]
+    if task.OUTPUT_TYPE == _CHOICE:
+        choices, label = task.doc_to_choice(row["doc"]), _right(task, row)
+        target = "" if label is None else choices[label]
+    return [text, f"{text}{task.config.target_delimiter}{target}"]
+
+
+def _right(task: Any, row: Mapping[str, Any]) -> int | None:
+    """The number of the right choice; None for several.
+
+    Raises   ConfigError where it is none of them, which the harness counts as wrong.
+    """
+    target: Any = row["target"]
+    choices: list[str] = task.doc_to_choice(row["doc"])
+    if isinstance(target, list):
+        return None
+    if isinstance(target, str) and target in choices:
+        return choices.index(target)
+    if not isinstance(target, int) or not 0 <= target < len(choices):
+        raise ConfigError(
+            f"doc_to_target of item {row['doc_id']} is {visible(repr(target), 80)}, none of its "
+            f"{len(choices)} choices",
+            where=f"task {visible(task.config.task)}",
+            fix="Correct doc_to_target, or the row",
+        )
+    return int(target)
+
+
+def _blind(
+    task: Any, rows: Sequence[Mapping[str, Any]], context: TaskContext
+) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Chance, right answer and credits of the blind baselines of a sample."""
+    if task.OUTPUT_TYPE == _WRITTEN:
+        return lambda row: {"answer": str(row["target"])[:128]} if _single(row["target"]) else {}
+    if task.OUTPUT_TYPE != _CHOICE:
+        return lambda row: {}
+    model, pack = context.model, context.pack
+    known = pack is not None and isinstance(model.tokenizer, Tokenizer)
+    unigram = unigram_log_probs(pack) if known and pack is not None else None
+    questions: dict[int, tuple[list[str], ScoringRequest]] = {}
+    for row in rows:
+        choices = task.doc_to_choice(row["doc"])
+        if _right(task, row) is not None and isinstance(task.doc_to_text(row["doc"]), str):
+            delimiter = task.config.target_delimiter
+            ids = [model.tokenizer.encode(f"{delimiter}{choice}") for choice in choices]
+            questions[row["doc_id"]] = (choices, ScoringRequest(model.context_ids(""), ids))
+    scores = score_questions(
+        model.decoder, [one for _, one in questions.values()], context.config.batch_tokens
     )
+    alone = dict(zip(questions, scores, strict=True))
+
+    def line(row: Mapping[str, Any]) -> dict[str, Any]:
+        label, number = _right(task, row), row["doc_id"]
+        count = len(task.doc_to_choice(row["doc"]))
+        if label is None:
+            return {}
+        if number not in questions:
+            return {"chance": 1 / count, "label": label}
+        choices, request = questions[number]
+        free = [score.log_prob for score in alone[number]]
+        return {
+            "chance": 1 / count,
+            "label": label,
+            "texts": [sha256_bytes(choice.encode())[:16] for choice in choices],
+            "blind": blind_credits(choices, request.continuations, label, free, unigram),
+        }
+
+    return line
+
+
+def _single(target: object) -> bool:
+    return isinstance(target, str | int | float)
+
+
+def _item_lines(
+    lines: Sequence[Mapping[str, Any]], means: Mapping[str, float]
+) -> Iterator[ItemLine]:
+    keys = ("line", "groups", "weights", "chance", "blind", "label", "texts", "answer", "truncated")
+    for line in lines:
+        plain = {key: line[key] for key in keys if key in line}
+        values = {name: line["values"][name] for name in means}
+        yield decode(ItemLine, {**plain, "values": values}, "a sample of lm_eval", "item")
+
+
+def _reported(task: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float, Any]]:
+    """Label, value and standard error of each metric that the harness reports of a task."""
+    for key, value in values.items():
+        metric, comma, filter_name = key.partition(",")
+        if comma and not metric.endswith("_stderr") and isinstance(value, float | int):
+            error = values.get(f"{metric}_stderr,{filter_name}")
+            yield _label(metric, filter_name), float(value), error
+
+
+def _metrics(
+    task: str, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+) -> dict[str, TaskMetric]:
+    return {
+        label if name == task else f"{name} {label}": TaskMetric(
+            value=value, standard_error=error if isinstance(error, float) else None
+        )
+        for name, values in found["results"].items()
+        for label, value, error in _reported(name, values)
+    }
+
+
+def _means(
+    task: str, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Metrics that are means over the items: they have an interval, and two models are compared by them."""
+    means = {}
+    for label, value, _ in _reported(task, found["results"].get(task, {})):
+        values = [line["values"].get(label) for line in lines]
+        weights = [line["weights"].get(label, 1.0) for line in lines]
+        known = [one for one in values if one is not None and math.isfinite(one)]
+        if lines and len(known) == len(lines):
+            mean = math.fsum(map(math.prod, zip(known, weights, strict=True))) / math.fsum(weights)
+            if math.isclose(mean, value, rel_tol=1e-6, abs_tol=1e-9):
+                means[label] = value
+    return means

@@ -19,6 +19,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.corpus.language.codes import UNDETERMINED, to_iso639_3
@@ -57,6 +58,19 @@ _TU = re.compile(r"\b(?:tu|te|toi)\b|\bt['’]", re.IGNORECASE)
 _VOUS = re.compile(r"\b(?:vous|votre|vos)\b", re.IGNORECASE)
 _ACCENTS = frozenset("\u0300\u0301\u0302\u0308")  # grave, acute, circumflex, diaeresis
 _ENGLISH, _SPANISH, _FRENCH = "eng", "spa", "fra"
+
+
+def parse_json(text: str, *, fence: bool = True) -> Any:
+    """The JSON value that a text consists of, with `fence` also in a Markdown code block.
+
+    Raises   ValueError for another text, and for NaN and Infinity, which JSON has not (RFC 8259)
+    """
+    fenced = _FENCE.fullmatch(text) if fence else None
+    return json.loads(fenced.group(1) if fenced else text, parse_constant=_reject_constant)
+
+
+def _reject_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def words_of(text: str) -> list[str]:
@@ -155,9 +169,8 @@ def _constrained(text: str, given: InstructionArguments) -> bool:
 
 
 def _json(text: str, given: InstructionArguments) -> bool:
-    fenced = _FENCE.fullmatch(text)
     try:
-        json.loads(fenced.group(1) if fenced else text)
+        parse_json(text)
     except (ValueError, RecursionError):
         return False
     return True

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import heapq
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from stamm.base.errors import ConfigError, DataError
+from stamm.corpus.language.scripts import script_of
+from stamm.corpus.quality.word_split import WITHOUT_BLANKS
 from stamm.corpus.records import clean_field, whole_text
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
+from stamm.evaluate.answer_number import answer_number
 from stamm.evaluate.instructions import Instruction, read_instructions
-from stamm.evaluate.task_file import EXPANSION, LINE_BYTES, TaskData, TaskDescription
+from stamm.evaluate.task_file import (
+    EXPANSION,
+    LINE_BYTES,
+    PROBABILITY,
+    TaskData,
+    TaskDescription,
+)
 
 _FIELD = re.compile(r"\{([A-Za-z0-9_.]+)\}")
 _LONGEST_LABEL = 128
 MOST_CHOICES = 1000
+COPY = "a copy of an earlier item"
 Examples = Mapping[str, tuple[tuple[str, str], ...]]
 
 
@@ -33,8 +46,10 @@ class TaskItem:
     name       the row's "id", for people
     context    "" for minimal pairs, cloze and perplexity
     choices    of a choice task; else ()
-    label      number of the right choice; -1 without choices
+    rights     numbers of the right choices; () without choices
     answer     text that is checked: the right choice, the answer, the last word, or the whole text
+    accepted   all right answers of a generation
+    blank      place of the choices in the context; -1 where they follow it
     groups     value of each field that results are given by
     cluster    items of one cluster depend on each other; "" for an item by itself
     instructions   that an answer is checked by
@@ -44,11 +59,18 @@ class TaskItem:
     name: str
     context: str
     choices: tuple[str, ...]
-    label: int
+    rights: tuple[int, ...]
     answer: str
+    accepted: tuple[str, ...]
+    blank: int
     groups: Mapping[str, str]
     cluster: str
     instructions: tuple[Instruction, ...] = ()
+
+    @property
+    def label(self) -> int:
+        """Number of the first right choice; -1 without choices."""
+        return self.rights[0] if self.rights else -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +84,53 @@ class RejectedRow:
 def read_items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
     """The items of a task's split in the order of the file, and its rejected rows.
 
-    Edge     memory does not grow with the file
+    Edge     a copy of an earlier item is rejected; a hash of each item is kept in memory
     Raises   DataError when the file is cut or damaged.
     """
+    if task.limit is None:
+        yield from _items(task)
+        return
+    ranks = ((_rank("", one.line), one.line) for one in _items(task) if isinstance(one, TaskItem))
+    chosen = {line for _, line in heapq.nsmallest(task.limit, ranks)}
+    yield from (one for one in _items(task) if isinstance(one, RejectedRow) or one.line in chosen)
+
+
+def _items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
+    known: set[bytes] = set()
+    splits: dict[str, int] = {}
+    all_asked = not task.description.split and "split" not in task.description.groups
     for line, row in _rows(task):
         if isinstance(row, RejectedRow):
             yield row
-        elif not task.description.split or row.get("split") == task.description.split:
+            continue
+        if all_asked and isinstance(row.get("split"), str):
+            splits.setdefault(row["split"], line)
+            if len(splits) > 1:
+                raise DataError(
+                    f"the items are of splits {' and '.join(map(repr, splits))}, and the description "
+                    "names none",
+                    where=f"{task.data}, line {line}",
+                    fix='Set "split" to the one that is asked, or give results by it: "groups": ["split"]',
+                )
+        if not task.description.split or row.get("split") == task.description.split:
             try:
-                yield _item(task.description, row, line)
+                item = _item(task.description, row, line)
             except RejectedError as error:
                 yield RejectedRow(line=line, reason=str(error))
+                continue
+            content = repr(
+                (
+                    item.context, item.choices, item.rights, item.answer, item.accepted, item.groups,
+                    [(one.arguments.name, one.arguments.values) for one in item.instructions],
+                )
+            )  # fmt: skip
+            key = hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            yield RejectedRow(line=line, reason=COPY) if key in known else item
+            known.add(key)
+
+
+def _rank(seed: object, line: int) -> str:
+    return hashlib.sha256(f"{seed}:{line}".encode()).hexdigest()
 
 
 def choose_examples(task: TaskData, shots: int, seed: int) -> Examples:
@@ -102,11 +160,13 @@ def choose_examples(task: TaskData, shots: int, seed: int) -> Examples:
             else:
                 item = _item(described, row, line)
                 pair = item.context, item.answer
+                if described.blank:
+                    before, _, after = item.context.partition(described.blank)
+                    pair = before + item.answer, after
         except RejectedError:
             continue
-        rank = hashlib.sha256(f"{seed}:{line}".encode()).hexdigest()
         among = chosen.setdefault(first_group(_groups(described, row)), [])
-        among.append((rank, pair))
+        among.append((_rank(seed, line), pair))
         among.sort()
         del among[shots:]
     if any(len(among) < shots for among in chosen.values()) or not chosen:
@@ -125,47 +185,115 @@ def first_group(groups: Mapping[str, str]) -> str:
 
 
 def _rows(task: TaskData) -> Iterator[tuple[int, dict[str, Any] | RejectedRow]]:
+    name = task.data.name.removesuffix(".gz").removesuffix(".zst")
+    separator = {".csv": ",", ".tsv": "\t"}.get(name[-4:])
     with BoundedStream(task.data, EXPANSION) as stream:
         try:
-            for line in bounded_lines(stream, LINE_BYTES):
-                if line.number <= task.skip or not line.data.strip():
-                    continue
-                if line.size > LINE_BYTES:
-                    yield line.number, RejectedRow(line=line.number, reason="longer than 1 MiB")
-                    continue
-                try:
-                    row = json.loads(line.data.decode("utf-8-sig"))
-                except (ValueError, RecursionError):
-                    row = None
-                if isinstance(row, dict):
-                    yield line.number, row
-                else:
-                    yield line.number, RejectedRow(line=line.number, reason="not a JSON object")
+            lines = _decoded(task, stream)
+            yield from _table(lines, separator) if separator else _objects(lines)
         except StreamError as stopped:
             raise DataError(
                 f"{task.data} is cut or damaged: {stopped.detail}", fix="Get the file again"
             ) from None
 
 
+def _decoded(task: TaskData, stream: BoundedStream) -> Iterator[tuple[int, str | RejectedRow]]:
+    encoding = task.description.encoding
+    if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
+        encoding = "utf-8-sig"
+    for line in bounded_lines(stream, LINE_BYTES):
+        if line.number <= task.skip:
+            continue
+        reason = "longer than 1 MiB" if line.size > LINE_BYTES else ""
+        text = ""
+        try:
+            text = "" if reason else line.data.decode(encoding)
+        except UnicodeDecodeError:
+            reason = f"not {task.description.encoding} text"
+        yield line.number, RejectedRow(line=line.number, reason=reason) if reason else text
+
+
+def _objects(
+    lines: Iterator[tuple[int, str | RejectedRow]],
+) -> Iterator[tuple[int, dict[str, Any] | RejectedRow]]:
+    """Rows of JSONL."""
+    for number, text in lines:
+        if isinstance(text, RejectedRow):
+            yield number, text
+        elif text.strip():
+            try:
+                row = json.loads(text)
+            except (ValueError, RecursionError):
+                row = None
+            known = isinstance(row, dict)
+            yield number, row if known else RejectedRow(line=number, reason="not a JSON object")
+
+
+def _table(
+    lines: Iterator[tuple[int, str | RejectedRow]], separator: str
+) -> Iterator[tuple[int, dict[str, Any] | RejectedRow]]:
+    """Rows of CSV, with quotes, or TSV, without; the first has the names of the fields."""
+    rejected: list[RejectedRow] = []
+    number = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal number
+        for line in lines:
+            number, text = line
+            if isinstance(text, RejectedRow):
+                rejected.append(text)
+            else:
+                yield text.rstrip("\r") + "\n"
+
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
+    reader = csv.reader(texts(), delimiter=separator, quoting=quoting)
+    names: list[str] | None = None
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error:
+            row = ["", ""] * (1 + len(names or ()))  # never as many as names
+        yield from ((one.line, one) for one in rejected)
+        rejected.clear()
+        if row is None:
+            return
+        if names is None:
+            names = row
+        elif len(row) == len(names):
+            yield number, dict(zip(names, row, strict=True))
+        elif row:
+            reason = "not as many fields as the first row names"
+            yield number, RejectedRow(line=number, reason=reason)
+
+
 def _item(described: TaskDescription, row: dict[str, Any], line: int) -> TaskItem:
-    context, answer, label = "", "", -1
+    context, answer, blank = "", "", -1
     choices: tuple[str, ...] = ()
+    rights: tuple[int, ...] = ()
+    accepted: tuple[str, ...] = ()
     instructions: tuple[Instruction, ...] = ()
+    if described.kind in ("multiple_choice", "generation", "instructions"):
+        context = _context(described, row)
     if described.is_choice:
         choices = _choices(described, row)
-        label = 0 if described.kind == "minimal_pairs" else _label(described, row, choices)
-        answer = choices[label]
-        if described.kind == "multiple_choice":
-            context = _filled(described.context, row)
+        rights = (0,) if described.kind == "minimal_pairs" else _rights(described, row, choices)
+        answer = choices[rights[0]]
     elif described.kind == "generation":
-        context, answer = _filled(described.context, row), _text(row, described.answer)
+        accepted = _answers(described, row)
+        answer = accepted[0]
     elif described.kind == "instructions":
-        context = answer = _filled(described.context, row)
+        answer = context
         instructions = _instructions(row)
     else:
         answer = _filled(described.text, row)
         if described.kind == "cloze":
-            context, _, answer = answer.rstrip().rpartition(" ")
+            context, answer = _last_word(answer)
+    if described.blank:
+        blank = context.find(described.blank)
+        if context.count(described.blank) != 1:
+            raise RejectedError(f"{described.blank!r} does not occur once in the context")
+        if not context[blank + len(described.blank) :].strip():
+            raise RejectedError(f"nothing follows {described.blank!r}")
     if not answer.strip():
         raise RejectedError("empty text")
     if described.kind not in ("minimal_pairs", "perplexity") and not context.strip():
@@ -175,12 +303,52 @@ def _item(described: TaskDescription, row: dict[str, Any], line: int) -> TaskIte
         name=_label_text(row.get("id", "")),
         context=context,
         choices=choices,
-        label=label,
+        rights=rights,
         answer=answer,
+        accepted=accepted,
+        blank=blank,
         groups=_groups(described, row),
         cluster=_label_text(row.get(described.cluster, "")) if described.cluster else "",
         instructions=instructions,
     )
+
+
+def _context(described: TaskDescription, row: dict[str, Any]) -> str:
+    """The question; a template whose fields are all empty asks nothing."""
+    names = _FIELD.findall(described.context)
+    if names and not any(_text(row, name).strip() for name in names):
+        raise RejectedError("empty context")
+    return _filled(described.context, row)
+
+
+def _last_word(text: str) -> tuple[str, str]:
+    """A text in front of its last word, and the word; in scripts without blanks the last letter.
+
+    The white space between the two belongs to the first.
+    """
+    text = text.rstrip()
+    begin = max((place for place, letter in enumerate(text) if letter.isspace()), default=-1) + 1
+    letters = [
+        place
+        for place, letter in enumerate(text[begin:], begin)
+        if letter.isalnum() and script_of(letter) in WITHOUT_BLANKS
+    ]
+    begin = letters[-1] if letters else begin
+    return text[:begin], text[begin:]
+
+
+def _answers(described: TaskDescription, row: dict[str, Any]) -> tuple[str, ...]:
+    """The right answers of a generation."""
+    value = _value(row, described.answer)
+    if isinstance(value, list):
+        answers = tuple(_text({"answer": one}, "answer") for one in value)
+    else:
+        answers = (_text(row, described.answer),)
+    if not answers or not all(one.strip() for one in answers):
+        raise RejectedError("empty text")
+    if described.match == "number" and any(answer_number(one) is None for one in answers):
+        raise RejectedError(f"{described.answer!r} is not a number")
+    return answers
 
 
 def _groups(described: TaskDescription, row: dict[str, Any]) -> dict[str, str]:
@@ -212,24 +380,47 @@ def _choices(described: TaskDescription, row: dict[str, Any]) -> tuple[str, ...]
     return choices
 
 
-def _label(described: TaskDescription, row: dict[str, Any], choices: tuple[str, ...]) -> int:
-    found = _value(row, described.answer)
+def _rights(
+    described: TaskDescription, row: dict[str, Any], choices: tuple[str, ...]
+) -> tuple[int, ...]:
+    """The numbers of the right choices: several for the metric mc2 alone."""
+    name = described.answer
+    value = _value(row, name)
     if described.labels:
-        labels = _value(row, described.labels)
-        if not isinstance(labels, list) or labels.count(found) != 1 or len(labels) != len(choices):
-            raise RejectedError(f"{described.answer!r} is not one of {described.labels!r}")
-        return labels.index(found)
-    if isinstance(found, list) and len(found) == len(choices) and found.count(1) == 1:
-        return found.index(1)
-    if isinstance(found, str):
-        if choices.count(found) == 1:
-            return choices.index(found)
-        found = ord(found) - ord("A") if len(found) == 1 and found.isalpha() else None
-    if isinstance(found, bool) or not isinstance(found, int):
-        raise RejectedError(f"{described.answer!r} names no choice")
-    if not 0 <= found < len(choices):
-        raise RejectedError(f"{described.answer!r} is out of range")
-    return found
+        return (_labelled(described, row, len(choices), value),)
+    if isinstance(value, list) and len(value) == len(choices):
+        rights = tuple(number for number, one in enumerate(value) if one == 1)
+        several = described.metric == PROBABILITY
+        if all(one in (0, 1) for one in value) and rights and (several or len(rights) == 1):
+            if len(rights) == len(choices):
+                raise RejectedError(f"{name!r} names every choice")
+            return rights
+    if isinstance(value, str):
+        if choices.count(value) == 1:
+            return (choices.index(value),)
+        if len(value) == 1 and value.isalpha():
+            value = ord(value.upper()) - ord("A")
+        else:
+            value = int(value) if re.fullmatch(r"\d{1,4}", value) else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RejectedError(f"{name!r} names no choice")
+    if not 0 <= value < len(choices):
+        raise RejectedError(f"{name!r} is out of range")
+    return (value,)
+
+
+def _labelled(described: TaskDescription, row: dict[str, Any], count: int, value: Any) -> int:
+    """The number of the choice with this label; labels of the description are compared as texts."""
+    labels: Any = list(described.labels)
+    named = "labels"
+    if len(labels) == 1:
+        named = labels[0]
+        labels = _value(row, named)
+    else:
+        value = str(value).lower() if isinstance(value, bool) else str(value)
+    if not isinstance(labels, list) or labels.count(value) != 1 or len(labels) != count:
+        raise RejectedError(f"{described.answer!r} is not one of {named!r}")
+    return labels.index(value)
 
 
 def _filled(template: str, row: dict[str, Any]) -> str:
@@ -241,16 +432,21 @@ def _text(row: dict[str, Any], name: str) -> str:
     found = _value(row, name)
     if isinstance(found, bool) or not isinstance(found, str | int | float):
         raise RejectedError(f"{name!r} is neither text nor a number")
+    if isinstance(found, float) and not math.isfinite(found):
+        raise RejectedError(f"{name!r} is not a finite number")
     return whole_text(str(found))
 
 
 def _value(row: dict[str, Any], name: str) -> Any:
-    found: Any = row
+    value: Any = row
     for key in name.split("."):
-        if not isinstance(found, dict) or key not in found:
+        if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        elif isinstance(value, dict) and key in value:
+            value = value[key]
+        else:
             raise RejectedError(f"no field {name!r}")
-        found = found[key]
-    return found
+    return value
 
 
 def _label_text(value: object) -> str:

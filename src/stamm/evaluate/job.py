@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from stamm.base.files import write_text
 from stamm.base.schema import read_record, record, write_record
 from stamm.base.user_code import guarded
 from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
-from stamm.evaluate.file_task import FileTask
+from stamm.evaluate.file_task import FileTask, result_name
+from stamm.evaluate.harness_task import HarnessTask
 from stamm.evaluate.registry import load_tasks
 from stamm.evaluate.task import EvaluationTask, TaskContext, TaskResult
 from stamm.evaluate.text_model import TextModel, load_tokenizer, text_model
@@ -33,11 +35,14 @@ from stamm.runs.schemas.evaluation import BlimpFile, HeldOutFile, TaskFile
 
 _FILES = {"held_out": HeldOutFile, "blimp": BlimpFile}
 OUTPUTS = ("held_out.json", "held_out_documents.jsonl", "blimp.json", "blimp_pairs.jsonl")
+_SHORT = {"blimp_pairs_per_paradigm": "pairs"}
 _OWN_KEYS = ("schema", "task", "num_items", "metrics", KEY)
 
 
-def run(config: EvaluateConfig, workspace: Workspace) -> None:
+def run(config: EvaluateConfig, workspace: Workspace, usual: EvaluateConfig | None = None) -> None:
     """Evaluate the stored decoder, in the Apertus chat format where `chat` asks for one.
+
+    usual   as of `evaluate_model`
 
     Raises   as `evaluate_model`; ConfigError for checkpoints="all", which `stamm evaluate` does.
     """
@@ -51,18 +56,29 @@ def run(config: EvaluateConfig, workspace: Workspace) -> None:
     folder = workspace.inputs["tokenizer"]
     decoder = load_decoder(workspace.inputs["model"])
     sha256 = weights_sha256(workspace.inputs["model"])
-    evaluate_model(config, workspace, text_model(decoder, load_tokenizer(folder), folder, sha256))
+    model = text_model(decoder, load_tokenizer(folder), folder, sha256)
+    evaluate_model(config, workspace, model, usual)
 
 
-def evaluate_model(config: EvaluateConfig, workspace: Workspace, model: TextModel) -> list[str]:
-    """Run every task, then write all results; the names of the tasks.
+def evaluate_model(
+    config: EvaluateConfig,
+    workspace: Workspace,
+    model: TextModel,
+    usual: EvaluateConfig | None = None,
+) -> list[str]:
+    """Run every task, then write all results; the names of their files.
+
+    usual   settings of the built-in tasks that are not in the names of their files; None: `config`
 
     Nothing is written before all tasks are done, so a failure keeps the earlier results; those of
     other weights are moved to a folder beside.
 
-    Raises   DataError for weights that are not finite; as the tasks.
+    Raises   DataError for weights that are not finite; ConfigError for a setting that none of the tasks
+             uses; as the tasks.
     """
     tasks = load_tasks(config.tasks, config.task_folder)
+    check_settings_used(config, tasks)
+    names = [result_file(task, config, usual or config) for task in tasks]
     set_determinism(config.threads)
     check_finite(model.decoder)
     context = TaskContext(
@@ -73,27 +89,98 @@ def evaluate_model(config: EvaluateConfig, workspace: Workspace, model: TextMode
         folder=workspace.folder,
     )
     results = [
-        (task.name, _run_task(task, context)) for task in tasks if not _is_done(task, context)
+        (task.name, name, _run_task(task, context))
+        for task, name in zip(tasks, names, strict=True)
+        if not _is_done(task, name, context)
     ]
     set_aside(workspace.folder, model.sha256)
-    for name, result in results:
+    for task_name, name, result in results:
         items = workspace.folder / f"{name}_{result.item_label}.jsonl"
         if result.item_file is not None:
             result.item_file.finish(items)
         elif result.items:
             lines = [json.dumps(dict(item), ensure_ascii=False) + "\n" for item in result.items]
             write_text(items, "".join(lines))
-        kind = _FILES.get(name, TaskFile)
+        kind = _FILES.get(task_name, TaskFile)
         write_record(workspace.folder / f"{name}.json", kind, _content(name, result, model.sha256))
-    return [task.name for task in tasks]
+    return names
 
 
-def _is_done(task: EvaluationTask, context: TaskContext) -> bool:
+def result_file(task: EvaluationTask, config: EvaluateConfig, usual: EvaluateConfig) -> str:
+    """The name of a task's result files; settings that change the result are in it.
+
+    usual   settings of the built-in tasks that are not
+    """
+    if isinstance(task, FileTask | HarnessTask):
+        return result_name(task.name, task.settings(config))
+    if task.name not in BUILT_IN_TASKS:
+        seed = config.shots_seed if config.shots else None
+        own = {"shots": config.shots, "shots_seed": seed, "chat": config.chat}
+        return result_name(task.name, {**own, "limit": config.limit})
+    keys = ("blimp_pairs_per_paradigm",) if task.name == "blimp" else ("context", "overlap")
+    changed = [key for key in keys if getattr(config, key) != getattr(usual, key)]
+    parts = (f"_{_SHORT.get(key, key)}{getattr(config, key) or ''}" for key in changed)
+    return task.name + "".join(parts)
+
+
+def check_settings_used(config: EvaluateConfig, tasks: Sequence[EvaluationTask]) -> None:
+    """Check that shots, chat, limit and rolling are settings of a task.
+
+    Raises   ConfigError for one that no task uses, for a limit of a built-in task, and for a chat format
+             of a YAML task.
+    """
+    named = ", ".join(task.name for task in tasks)
+    built_in = [task.name for task in tasks if task.name in BUILT_IN_TASKS]
+    if config.limit is not None and built_in:
+        raise ConfigError(
+            f"limit = {config.limit} is for tasks from files, and {built_in[0]} is built in",
+            where="evaluate.limit",
+            fix="Leave it out of tasks, or set blimp_pairs_per_paradigm",
+        )
+    if config.chat and any(isinstance(task, HarnessTask) for task in tasks):
+        raise ConfigError(
+            "chat = True is not supported for YAML tasks of lm-evaluation-harness: their text never "
+            "becomes control tokens",
+            where="evaluate.chat",
+            fix="Set chat=false for them, or describe the task in JSON (docs/evaluation.md)",
+        )
+    own = [task for task in tasks if task.name not in BUILT_IN_TASKS]
+    in_chat = [
+        task
+        for task in own
+        if not isinstance(task, FileTask) or task.data.description.has_chat_form
+    ]
+    if config.chat and not in_chat:
+        raise ConfigError(
+            f"chat = True, and nothing of {named} is asked in a chat",
+            where="evaluate.chat",
+            fix="Set chat=false",
+        )
+    rolling = [
+        task
+        for task in own
+        if not isinstance(task, FileTask) or task.data.description.kind == "perplexity"
+    ]
+    if config.rolling != "text" and not rolling:
+        raise ConfigError(
+            f"rolling = {config.rolling}, and {named} scores no whole texts",
+            where="evaluate.rolling",
+            fix="Set rolling=text",
+        )
+    if config.shots and not own:
+        raise ConfigError(
+            f"shots = {config.shots}, and {named} has no examples",
+            where="evaluate.shots",
+            fix="Set shots=0",
+        )
+
+
+def _is_done(task: EvaluationTask, name: str, context: TaskContext) -> bool:
     """Whether the results of a task from a file depend on what they would depend on now."""
     if not isinstance(task, FileTask):
         return False
-    written = context.folder / f"{task.name}.json"
-    if not (written.is_file() and (context.folder / f"{task.name}_items.jsonl").is_file()):
+    written = context.folder / f"{name}.json"
+    if not (written.is_file() and (context.folder / f"{name}_items.jsonl").is_file()):
         return False
     try:
         stored = read_record(TaskFile, written)
@@ -116,7 +203,7 @@ def _run_task(task: EvaluationTask, context: TaskContext) -> TaskResult:
     """The task's result; an exception of a user's task is reported with its file and line."""
     decoder: Any = context.model.decoder
     tokenizer: Any = context.model.tokenizer
-    if task.name in BUILT_IN_TASKS or isinstance(task, FileTask):
+    if task.name in BUILT_IN_TASKS or isinstance(task, FileTask | HarnessTask):
         return task.run(decoder, tokenizer, context)
     file = Path(inspect.getfile(type(task)))
     result = guarded(file, lambda: task.run(decoder, tokenizer, context))

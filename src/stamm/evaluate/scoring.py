@@ -154,8 +154,13 @@ def loglikelihood(
     return [(score.log_prob, score.greedy) for each in scores for score in each]
 
 
-def loglikelihood_rolling(model: TextModel, texts: Sequence[str], batch_tokens: int) -> list[float]:
+def loglikelihood_rolling(
+    model: TextModel, texts: Sequence[str], batch_tokens: int, *, begin_twice: bool = False
+) -> list[float]:
     """Log-likelihood of each whole text, in nats.
+
+    begin_twice   also what the tokenizer adds to a text, behind another token to begin with, as the
+                  harness does: <s> <s> text, of which the second <s> is scored
 
     A text longer than max_context is divided into windows of new tokens; each sees as much before
     them as fits.
@@ -168,6 +173,9 @@ def loglikelihood_rolling(model: TextModel, texts: Sequence[str], batch_tokens: 
     for text in texts:
         begin = model.context_ids("")
         ids = [*begin, *model.tokenizer.encode(text)]
+        if begin_twice and model.prefix:
+            begin = begin[-1:]
+            ids = [*begin, *ids]
         parts = list(_windows(len(begin), len(ids), limit))
         questions += [
             ScoringRequest(ids[start:scored], [ids[scored:stop]]) for start, scored, stop in parts
@@ -188,7 +196,8 @@ def generate_until(
 
     contexts   token ids, cut on the left where they leave no room for max_new_tokens
 
-    Edge       a completion ends at a stop token of the model or of its chat format, too
+    Edge       a completion ends at a stop token of the model or of its chat format, too; other control
+               tokens are left out of the text
     Raises     ConfigError when max_new_tokens does not fit into the model's max_context
     """
     room = model.decoder.config.max_context - max_new_tokens
@@ -204,7 +213,7 @@ def generate_until(
     texts = [""] * len(prompts)
     for done in sample(model.decoder, prompts, config, stops):
         kept = done.tokens[:-1] if done.stopped else done.tokens
-        text = model.tokenizer.decode(kept)
+        text = model.tokenizer.decode([t for t in kept if model.tokenizer.control_token(t) is None])
         ends = [place for end in until if (place := text.find(end)) >= 0]
         texts[done.request] = text[: min(ends, default=len(text))]
     return texts

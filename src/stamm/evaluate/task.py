@@ -6,8 +6,6 @@ or a user's own, "mine.py:MyTask". Tutorial: docs/extending/evaluation_task.md
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import Progress
+from stamm.base.student_t import NORMAL_80
 from stamm.base.user_code import is_reference, load_named
 from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
 
@@ -53,10 +52,14 @@ class TaskMetric:
 
     @property
     def smallest_difference(self) -> float | None:
-        """The smallest difference from chance that counts as one: 1.96 standard errors."""
-        if self.chance is None or self.standard_error is None:
+        """The difference from chance that is shown with power 0.8; None without a chance or an error.
+
+        Half of the interval, and the quantile of power: 0.84 standard errors.
+        """
+        interval = self.interval_95
+        if self.chance is None or interval is None or not self.standard_error:
             return None
-        return NORMAL_95 * self.standard_error
+        return (interval[1] - interval[0]) / 2 + NORMAL_80 * self.standard_error
 
     def plain(self) -> dict[str, Any]:
         """The metric as JSON values."""
@@ -71,15 +74,17 @@ class TaskMetric:
 
 
 def mean_metric(values: Sequence[float], chance: float | None = None) -> TaskMetric:
-    """Mean of one value per item, with standard error s / sqrt(n).
+    """Mean of one value per item, with standard error s / sqrt(n) and the interval of Student's t.
 
     Edge     one value has no standard error.
     Raises   ValueError for no values.
     """
     if not values:
         raise ValueError("the mean of no values is undefined")
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return TaskMetric(value=statistics.fmean(values), standard_error=error, chance=chance)
+    ratio = ClusteredRatio()
+    for value in values:
+        ratio.add(value)
+    return ratio_metric(ratio, chance)
 
 
 def ratio_metric(ratio: ClusteredRatio, chance: float | None = None) -> TaskMetric:

@@ -18,6 +18,7 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import canonical_json, read_json, sha256_file
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.evaluate.config import description_path, shipped_data, shipped_tasks
+from stamm.evaluate.text_overlap import OVERLAPS
 
 Kind = Literal[
     "multiple_choice", "minimal_pairs", "cloze", "generation", "instructions", "perplexity"
@@ -38,6 +39,8 @@ METRICS: dict[Kind, tuple[str, ...]] = {
     "perplexity": ("bits_per_byte",),
 }
 """Metrics of each kind; acc_norm divides log-likelihoods by characters, as lm-evaluation-harness does."""
+PROBABILITY = "mc2"
+"""Metric of a multiple_choice with several right choices, as TruthfulQA's MC2: their share of probability."""
 GENERATED = ("generation", "instructions")
 _ASKED = ("multiple_choice", *GENERATED)
 HEADER = "stamm_task"
@@ -57,13 +60,17 @@ class TaskDescription:
     context         template of the question; "" for minimal pairs
     choices         templates of the choices, or the one name of a field with a list of texts
     answer          field of the right choice: its number from 0, its letter, its text, or a list of
-                    0 and 1; of a generation, the field of the answer
-    labels          field with a list of the labels that `answer` names one of; "" for none
+                    0 and 1; of a generation, the field of the answer, or of a list of right answers
+    labels          labels of the choices, one of which `answer` is, or the one name of a field with a
+                    list of them; () for none
+    blank           text in the context that the choices stand for: what follows it is scored, with each
+                    choice in its place, as in WinoGrande; "" for choices that follow the context
     text            template of the text of cloze and perplexity
     delimiter       between context and continuation
     until           texts that end a completion
     max_new_tokens  longest completion
-    metric          the main metric; "" for acc_norm of multiple_choice, and else the first
+    metric          the main metric; "" for acc_norm of multiple_choice, and else the first; of a generation
+                    also f1, rouge_l or sentence_bleu
     match           exact: the whole completion, without white space at its ends; number: its last
                     number; regex: the first group of the last match of `pattern`
     pattern         regular expression
@@ -73,6 +80,7 @@ class TaskDescription:
     shots_answer    template of the answer of an example; "" for that of an item
     groups          fields whose values results are given by
     cluster         field of items that depend on each other, for standard errors: a document, a paradigm
+    encoding        of the data file
     sha256          of the data file; "" for any
     """
 
@@ -82,7 +90,8 @@ class TaskDescription:
     context: str = ""
     choices: tuple[str, ...] = ("choices",)
     answer: str = "answer"
-    labels: str = ""
+    labels: tuple[str, ...] = ()
+    blank: str = ""
     text: str = "{text}"
     delimiter: str = " "
     until: tuple[str, ...] = ("\n",)
@@ -98,9 +107,19 @@ class TaskDescription:
     cluster: str = ""
     source: str = ""
     license: str = ""
+    encoding: str = "utf-8"
     sha256: str = ""
 
     def __post_init__(self) -> None:
+        try:
+            has_lines = "\n".encode(self.encoding) == b"\n"
+        except (LookupError, ValueError):
+            has_lines = False
+        metrics: tuple[str, ...] = ("acc",) if self.blank else METRICS[self.kind]
+        if self.kind == "multiple_choice" and not self.blank:
+            metrics += (PROBABILITY,)
+        if self.kind == "generation":
+            metrics += tuple(OVERLAPS)
         try:
             groups = re.compile(self.pattern).groups
         except (re.error, OverflowError, RecursionError):
@@ -116,11 +135,9 @@ class TaskDescription:
                 "must be a regular expression with one group",
             ),
             ("context", self.kind not in _ASKED or bool(self.context), "is empty"),
-            (
-                "metric",
-                self.metric in ("", *METRICS[self.kind]),
-                f"is not one of {METRICS[self.kind]}",
-            ),
+            ("metric", self.metric in ("", *metrics), f"is not one of {metrics}"),
+            ("encoding", has_lines, "is not an encoding that ends lines as ASCII does"),
+            ("blank", not self.blank or self.kind == "multiple_choice", "is for multiple_choice"),
         )
 
     @property
@@ -131,15 +148,23 @@ class TaskDescription:
     @property
     def main_metric(self) -> str:
         """The metric that is shown first."""
-        return self.metric or METRICS[self.kind][self.kind == "multiple_choice"]
+        if self.metric or self.blank:
+            return self.metric or "acc"
+        return METRICS[self.kind][self.kind == "multiple_choice"]
+
+    @property
+    def has_chat_form(self) -> bool:
+        """Whether the questions can be asked in a chat format."""
+        return self.kind in _ASKED and not self.blank
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskData:
     """A description with its data.
 
-    data        JSONL, plain or compressed
+    data        JSONL, CSV or TSV, plain or compressed
     skip        lines before the items: 1 where the first is the description
+    limit       items that are asked, chosen by the hashes of their lines; None: all
     """
 
     name: str
@@ -147,6 +172,7 @@ class TaskData:
     data: Path
     skip: int
     sha256: str
+    limit: int | None = None
 
 
 def open_task(name: str, folder: str | None) -> TaskData:
@@ -196,9 +222,9 @@ def _description(plain: Any, where: str) -> TaskDescription:
     except UnicodeEncodeError:
         raise ConfigError(f"{where} contains a lone surrogate, which no file can hold") from None
     given = dict(plain)
-    for key in ("choices", "groups", "until"):
+    for key in ("choices", "groups", "labels", "until"):
         if isinstance(given.get(key), str):
-            given[key] = [given[key]]
+            given[key] = [given[key]] if given[key] else []
     if given.get("kind") == "minimal_pairs":
         given.setdefault("choices", ["{good}", "{bad}"])
     try:
@@ -220,5 +246,11 @@ def _header(data: Path) -> TaskDescription:
             f"the first line of {data} does not describe the task",
             fix=f'Begin the file with {{"{HEADER}": {{"kind": "multiple_choice", …}}}}, or name a '
             "description, mine.json (docs/evaluation.md)",
+        )
+    if len(plain) > 1:
+        other = next(key for key in plain if key != HEADER)
+        raise ConfigError(
+            f"the first line of {data} has {other!r} beside {HEADER!r}",
+            fix=f"Move it into the object of {HEADER!r}, or to the items",
         )
     return replace(_description(plain[HEADER], f"{data}, line 1"), file=data.name)

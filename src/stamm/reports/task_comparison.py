@@ -10,10 +10,11 @@ from typing import Literal
 
 from stamm.base.clustered_ratio import CONFIDENCE, ClusteredRatio
 from stamm.base.schema import decode, read_lines, read_objects, read_record
-from stamm.base.student_t import t_probability, t_quantile
+from stamm.base.student_t import NORMAL_80, t_probability, t_quantile
 from stamm.reports.figure import DataTable
 from stamm.reports.formatting import fixed, signed
 from stamm.reports.intervals import holm
+from stamm.reports.power import detectable
 from stamm.reports.text import one_line
 from stamm.runs.schemas.evaluation import DocumentLoss, ItemLine, TaskFile
 
@@ -27,7 +28,8 @@ class TaskDifference:
 
     half_width      of the 95 % interval of the difference
     adjusted        two-sided p of the paired t test, after Holm's correction over the tasks
-    smallest        the smallest difference that these items show with as many tasks
+    smallest        the difference that these items show with power 0.8, with as many tasks; None where
+                    they can show none
     verdict         on the second model
     """
 
@@ -39,7 +41,7 @@ class TaskDifference:
     difference: float
     half_width: float
     adjusted: float
-    smallest: float
+    smallest: float | None
     verdict: Verdict
 
 
@@ -59,27 +61,42 @@ def compare_tasks(
     first, second   folders of results, evaluate/ of an arm
     named           the tasks to compare; None: all of them
 
-    A task is left out where the two were evaluated on other data or with other settings, or where
-    items form fewer than two clusters.
-
     Checked  tests/unit/reports/test_task_comparison.py
     """
-    found: dict[str, tuple[str, ClusteredRatio, ClusteredRatio, ClusteredRatio]] = {}
-    for path in sorted(first.glob("*.json")):
-        other = second / path.name
-        if not other.is_file() or (named is not None and path.stem not in named):
+    return compare_folders(first, second, named)[0]
+
+
+def compare_folders(
+    first: Path, second: Path, named: Collection[str] | None = None
+) -> tuple[tuple[TaskDifference, ...], dict[str, str]]:
+    """As `compare_tasks`, and why other tasks are not compared, by task."""
+    found: dict[str, tuple[TaskFile, str, ClusteredRatio, ClusteredRatio, ClusteredRatio]] = {}
+    reasons: dict[str, str] = {}
+    paths = {path.stem: path for path in sorted(first.glob("*.json"))}
+    others = {path.stem: path for path in sorted(second.glob("*.json"))}
+    for name in sorted(paths.keys() | others.keys() if named is None else named):
+        if name not in paths or name not in others:
+            reasons[name] = "only one of the two has results"
             continue
-        one, two = read_record(TaskFile, path), read_record(TaskFile, other)
+        one, two = read_record(TaskFile, paths[name]), read_record(TaskFile, others[name])
         metric = _metric_of(one)
-        if _settings_of(one) == _settings_of(two) and metric:
-            ratios = _paired(path, other, metric)
+        if one.data_sha256 != two.data_sha256:
+            reasons[name] = "the data differ"
+        elif _settings_of(one) != _settings_of(two):
+            reasons[name] = "the settings differ"
+        elif not metric:
+            reasons[name] = "no metric of it is a mean over items"
+        else:
+            ratios = _paired(paths[name], others[name], metric)
             if ratios[2].clusters > 1:
-                found[one.task] = (metric, *ratios)
-    chances = {name: _chance(difference) for name, (_, _, _, difference) in found.items()}
+                found[one.task] = (one, metric, *ratios)
+            else:
+                reasons[name] = "fewer than two clusters of items in both"
+    chances = {name: _chance(parts[-1]) for name, parts in found.items()}
     adjusted = holm(chances)
     return tuple(
-        _difference(name, *parts, adjusted[name], len(found)) for name, parts in found.items()
-    )
+        _difference(*parts, adjusted[name], len(found)) for name, parts in found.items()
+    ), reasons
 
 
 def difference_table(
@@ -94,7 +111,7 @@ def difference_table(
             one_line(each.task, 60), one_line(each.metric, 60), one_line(second, 60),
             one_line(first, 60), each.verdict, fixed(each.second, 3), fixed(each.first, 3),
             signed(each.difference, 3), fixed(each.half_width, 3), fixed(each.adjusted, 3),
-            fixed(each.smallest, 3), f"{each.items:,}",
+            "nothing" if each.smallest is None else fixed(each.smallest, 3), f"{each.items:,}",
         )
         for first, second, differences in pairs
         for each in differences
@@ -110,7 +127,8 @@ def difference_table(
         words=5,
         note=(
             "Paired over the same items, with standard errors over clusters of items that depend on "
-            "each other; p by Student's t, after Holm's correction over the tasks of a pair. Another "
+            "each other; p by Student's t, after Holm's correction over the tasks of a pair. Smallest "
+            "shown: the difference that is shown with probability 0.8. Another "
             "seed of training may give another difference."
         ),
     )  # fmt: skip
@@ -121,9 +139,7 @@ def _settings_of(file: TaskFile) -> tuple[str, str, int, bool]:
 
 
 def _metric_of(file: TaskFile) -> str:
-    if file.task == "held_out":
-        return "bits_per_byte"
-    return "accuracy" if file.task == "blimp" else file.metric
+    return file.metric or ("bits_per_byte" if "bits_per_byte" in file.metrics else "")
 
 
 def _paired(
@@ -150,12 +166,13 @@ def _paired(
 
 def _lines(result: Path, metric: str) -> Iterator[_Line]:
     folder, task = result.parent, result.stem
-    if task == "held_out":
-        for loss in read_lines(DocumentLoss, folder / "held_out_documents.jsonl"):
+    documents, pairs = folder / f"{task}_documents.jsonl", folder / f"{task}_pairs.jsonl"
+    if documents.is_file():
+        for loss in read_lines(DocumentLoss, documents):
             bits = loss.nats / math.log(2) / max(loss.bytes, 1)
             yield _Line(loss.document_id, "", bits, float(loss.bytes))
-    elif task == "blimp":
-        for number, (where, plain) in enumerate(read_objects(folder / "blimp_pairs.jsonl")):
+    elif pairs.is_file():
+        for number, (where, plain) in enumerate(read_objects(pairs)):
             paradigm = decode(str, plain.get("paradigm"), where, "paradigm")
             score = decode(float, plain.get("score"), where, "score")
             yield _Line(f"{number} {paradigm}", paradigm, score, 1.0)
@@ -183,8 +200,15 @@ def _chance(difference: ClusteredRatio) -> float:
     return t_probability(difference.value / error, difference.clusters - 1) if error else 1.0
 
 
+def _detectable(clusters: int, tasks: int) -> float:
+    """The difference shown with power 0.8, in standard errors; above 100 clusters by the normal quantile."""
+    if clusters > 100:
+        return t_quantile(1 - (1 - CONFIDENCE) / tasks, clusters - 1) + NORMAL_80
+    return detectable([clusters], tasks, CONFIDENCE) * math.sqrt(clusters)
+
+
 def _difference(
-    task: str,
+    file: TaskFile,
     metric: str,
     first: ClusteredRatio,
     second: ClusteredRatio,
@@ -192,21 +216,23 @@ def _difference(
     adjusted: float,
     tasks: int,
 ) -> TaskDifference:
-    freedom = difference.clusters - 1
-    error = _error(difference)
+    clusters, error = difference.clusters, _error(difference)
+    lower_is_better = metric in LOWER_IS_BETTER or file.lower_is_better
     verdict: Verdict = "no difference shown"
     if adjusted <= 1 - CONFIDENCE and difference.value != 0:
-        up = difference.value > 0
-        verdict = "better" if up != (metric in LOWER_IS_BETTER) else "worse"
+        verdict = "better" if (difference.value > 0) != lower_is_better else "worse"
+    level = (1 - CONFIDENCE) / tasks
+    # Of so few right and wrong answers not even a difference in each is shown by the sign test.
+    nothing = error == 0 or (metric not in LOWER_IS_BETTER and 2.0 ** (1 - clusters) > level)
     return TaskDifference(
-        task=task,
+        task=file.task,
         metric=metric,
         items=difference.count,
         first=first.value,
         second=second.value,
         difference=difference.value,
-        half_width=t_quantile(CONFIDENCE, freedom) * error,
+        half_width=t_quantile(CONFIDENCE, clusters - 1) * error,
         adjusted=adjusted,
-        smallest=t_quantile(1 - (1 - CONFIDENCE) / tasks, freedom) * error,
+        smallest=None if nothing else _detectable(clusters, tasks) * error,
         verdict=verdict,
     )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from stamm.base.clustered_ratio import CONFIDENCE
+from stamm.base.student_t import binomial_probability, t_probability, t_quantile
 from stamm.reports.figure import DataTable
 from stamm.reports.formatting import fixed, signed
+from stamm.reports.intervals import holm
 from stamm.reports.text import one_line
-from stamm.runs.schemas.evaluation import MetricValue, TaskFile
+from stamm.runs.schemas.evaluation import GroupValue, MetricValue, TaskFile
 
 _MOST_GROUPS = 200  # rows by group
-_NORMAL_95 = 1.96
 _NOTE = (
-    "At chance: the 95 % interval contains the value of guessing, so accuracies are not ranked. "
+    "At chance: not distinguished from guessing by an exact binomial test and Student's t over clusters, "
+    "after Holm's correction over the tasks of an arm, so accuracies are not ranked. "
+    "Contexts cut: questions that did not fit into the model's context; a score with (!) has some. "
     "Blind: the best baseline that does not see the question (the choices alone, the longest or "
     "shortest, token frequencies of the training corpus, the most frequent answer). In corpus: items "
     "whose question is in the run's training text. "
@@ -66,28 +69,35 @@ def task_table(arms: Arms) -> DataTable | None:
     rows = []
     warnings: dict[str, None] = {}
     for arm, tasks in arms:
-        for task in tasks:
+        mains = {
+            (number, name): (metric, task.num_items)
+            for number, task in enumerate(tasks)
+            for name, metric in task.metrics.items()
+            if task.metric not in task.metrics or name == task.metric
+        }
+        verdicts = dict(zip(mains, verdicts_of(list(mains.values())), strict=True))
+        for (number, name), (metric, _) in mains.items():
+            task = tasks[number]
             name_of_task = one_line(task.task, 60)
             if task.warning:
                 warnings[f"Warning, {name_of_task}: {one_line(task.warning, 300)}."] = None
-            for name, metric in task.metrics.items():
-                if task.metric in task.metrics and name != task.metric:
-                    continue
-                blind = _blind(task) if name == task.metric else ("–", "–")
-                rows.append(
-                    (
-                        name_of_task + (" (!)" if task.warning else ""), one_line(name, 60),
-                        one_line(arm, 60), verdict(metric, max(task.num_items, 1)), _number(metric.value),
-                        _number(half_width(metric)), _number(metric.chance), *blind, _in_corpus(task),
-                        f"{task.num_items:,}",
-                    )
-                )  # fmt: skip
+            blind = _blind(task) if name == task.metric else ("–", "–")
+            rows.append(
+                (
+                    name_of_task + (" (!)" if task.warning else ""), one_line(name, 60),
+                    one_line(arm, 60), verdicts[number, name],
+                    _number(metric.value) + (" (!)" if task.truncated else ""),
+                    _number(half_width(metric)), _number(metric.chance), *blind,
+                    _in_corpus(task), f"{task.truncated:,}" if task.truncated else "–",
+                    f"{task.num_items:,}",
+                )
+            )  # fmt: skip
     if not rows:
         return None
     return DataTable(
         columns=(
             "task", "metric", "arm", "verdict", "value", "± 95 %", "chance", "blind",
-            "sighted minus blind", "in corpus", "items",
+            "sighted minus blind", "in corpus", "contexts cut", "items",
         ),
         rows=tuple(sorted(rows, key=lambda row: (row[0], row[2]))),
         words=4,
@@ -99,13 +109,16 @@ def metric_table(arms: Arms) -> DataTable | None:
     """A row for each further metric of the tasks that have a main one."""
     rows = [
         (
-            one_line(task.task, 60), one_line(name, 60), one_line(arm, 60),
-            verdict(metric, max(task.num_items, 1)), _number(metric.value),
-            _number(half_width(metric)), _number(metric.chance),
+            one_line(task.task, 60), one_line(name, 60), one_line(arm, 60), verdict,
+            _number(metric.value), _number(half_width(metric)), _number(metric.chance),
         )
         for arm, tasks in arms
         for task in tasks
-        for name, metric in task.metrics.items()
+        for (name, metric), verdict in zip(
+            task.metrics.items(),
+            verdicts_of([(metric, task.num_items) for metric in task.metrics.values()]),
+            strict=True,
+        )
         if task.metric in task.metrics and name != task.metric
     ]  # fmt: skip
     if not rows:
@@ -114,6 +127,7 @@ def metric_table(arms: Arms) -> DataTable | None:
         columns=("task", "metric", "arm", "verdict", "value", "± 95 %", "chance"),
         rows=tuple(sorted(rows, key=lambda row: (row[0], row[2]))),
         words=4,
+        note="Verdicts after Holm's correction over all metrics of a task, the main one included.",
     )
 
 
@@ -178,46 +192,89 @@ def group_table(arms: Arms) -> DataTable | None:
     """
     rows = [
         (
-            one_line(task.task, 60), one_line(field, 60), one_line(name, 60), one_line(arm, 60),
-            _number(group.value), _number(group.standard_error), _number(group.chance),
+            one_line(task.task, 60), one_line(field, 60), one_line(name, 60), one_line(arm, 60), verdict,
+            _number(group.value), _number(half_width(group)), _number(group.chance),
             f"{group.items:,}",
         )
         for arm, tasks in arms
         for task in tasks
         for field, groups in task.groups.items()
-        for name, group in groups.items()
+        for (name, group), verdict in zip(
+            groups.items(),
+            verdicts_of([(group, group.items) for group in groups.values()]),
+            strict=True,
+        )
     ]  # fmt: skip
     if not rows:
         return None
     left = len(rows) - _MOST_GROUPS
     return DataTable(
-        columns=("task", "field", "group", "arm", "value", "standard error", "chance", "items"),
+        columns=("task", "field", "group", "arm", "verdict", "value", "± 95 %", "chance", "items"),
         rows=tuple(sorted(rows, key=lambda row: row[:4])[:_MOST_GROUPS]),
-        words=4,
-        note=f"{left:,} more rows are in the JSON files of the tasks." if left > 0 else "",
+        words=5,
+        note="Verdicts after Holm's correction over the groups of a field. "
+        + (f"{left:,} more rows are in the JSON files of the tasks." if left > 0 else ""),
     )
 
 
-def verdict(metric: MetricValue, items: int) -> str:
-    """Whether an accuracy is above chance, below it or not distinguishable from it; "–" without chance.
+def verdicts_of(measured: Sequence[tuple[MetricValue | GroupValue, int]]) -> list[str]:
+    """Whether each accuracy is above chance, below it or not distinguished from it; "–" without chance.
 
-    items   that it is computed from: three right answers of three show nothing, though their
-            standard error is 0, so the interval is at least that of guessing
+    measured   values, with the items that each is computed from
+
+    p is the larger one of two: of the exact binomial test, by which three right answers of three show
+    nothing, though their standard error is 0; and of Student's t over clusters. Holm's correction is
+    taken over all of `measured` that have a chance.
     """
-    half = half_width(metric)
-    if metric.chance is None or half is None:
-        return "–"
-    guessing = _NORMAL_95 * math.sqrt(metric.chance * (1 - metric.chance) / items)
-    if abs(metric.value - metric.chance) <= max(half, guessing):
-        return "at chance"
-    return "above chance" if metric.value > metric.chance else "below chance"
+    p_values = {
+        str(number): p
+        for number, (metric, items) in enumerate(measured)
+        if (p := _p_value(metric, items)) is not None
+    }
+    adjusted = holm(p_values)
+    verdicts = []
+    for number, (metric, _) in enumerate(measured):
+        p = adjusted.get(str(number))
+        if p is None or metric.chance is None:
+            verdicts.append("–")
+        elif p > 1 - CONFIDENCE:
+            verdicts.append("at chance")
+        else:
+            verdicts.append("above chance" if metric.value > metric.chance else "below chance")
+    return verdicts
 
 
-def half_width(metric: MetricValue) -> float | None:
+def _p_value(metric: MetricValue | GroupValue, items: int) -> float | None:
+    chance, half = metric.chance, half_width(metric)
+    if chance is None or half is None:
+        return None
+    is_share = 0 <= metric.value <= 1 and 0 < chance < 1
+    exact = binomial_probability(metric.value * items, items, chance) if is_share else 0.0
+    error = metric.standard_error
+    if not error or not half:
+        return exact
+    # The interval was taken by Student's t: half / error is its quantile, which gives the clusters.
+    return max(exact, t_probability((metric.value - chance) / error, _freedom(half / error)))
+
+
+def _freedom(quantile: float) -> int:
+    """The degrees of freedom whose 0.95 quantile of Student's t this is; 1,000,000 for the normal one."""
+    low, high = 1, 1_000_000
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (
+            (low, middle)
+            if t_quantile(CONFIDENCE, middle) <= quantile + 1e-9
+            else (middle + 1, high)
+        )
+    return low
+
+
+def half_width(metric: MetricValue | GroupValue) -> float | None:
     """Half of the 95 % interval; None where there is none."""
     if metric.interval_95 is not None and len(metric.interval_95) == 2:
         return (metric.interval_95[1] - metric.interval_95[0]) / 2
-    return metric.smallest_difference_from_chance
+    return None
 
 
 def _in_corpus(task: TaskFile) -> str:

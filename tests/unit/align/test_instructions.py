@@ -77,7 +77,7 @@ CASES: list[Case] = [
         ["Nej.", "Mit svar er ja. Mit svar er nej."],
     ),
     ("detectable_format:json_format", {}, ['{"a": 1}', '```json\n{"a": 1}\n```'],
-     ["{a: 1}", 'Here: {"a": 1}', "[" * 100_000]),
+     ["{a: 1}", 'Here: {"a": 1}', "NaN", '{"a": -Infinity}', "[" * 100_000]),
     (
         "detectable_format:multiple_sections",
         {"section_spliter": "SECTION", "num_sections": 2},

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from stamm.audit.rouge import (
     common_prefix,
     longest_common_span,
-    longest_common_subsequence,
-    rouge_l,
     type_token_ratio,
 )
+from stamm.base.rouge import longest_common_subsequence, rouge_l
 
 short = st.lists(st.integers(0, 3), max_size=8)
 

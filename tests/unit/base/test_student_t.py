@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import mpmath
 import pytest
 
-from stamm.base.student_t import chi_quantile, noncentral_t_power, t_probability, t_quantile
+from stamm.base.student_t import (
+    binomial_probability,
+    chi_quantile,
+    noncentral_t_power,
+    t_probability,
+    t_quantile,
+)
 
 # Two-sided 95 % points of Student's t, from the tables every textbook prints.
 TABLE = {
@@ -99,3 +108,18 @@ def test_the_quantiles_of_a_standard_deviation(
     probability: float, freedom: int, table: float
 ) -> None:
     assert chi_quantile(probability, freedom) == pytest.approx(table, rel=2e-4)
+
+
+@pytest.mark.parametrize("trials", [1, 4, 20, 100])
+@pytest.mark.parametrize("chance", [0.25, 0.5, 0.1])
+def test_binomial_probabilities_are_twice_the_tail(trials: int, chance: float) -> None:
+    success = Fraction(chance)
+    of = [
+        math.comb(trials, k) * success**k * (1 - success) ** (trials - k) for k in range(trials + 1)
+    ]
+    for share in (0.0, 0.1, 0.3, 0.5, 0.51, 0.8, 1.0):
+        successes = round(share * trials)
+        expected = float(min(1, 2 * min(sum(of[successes:]), sum(of[: successes + 1]))))
+        found = binomial_probability(successes, trials, chance)
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-300)
+    assert binomial_probability(3.5, 4, 0.5) == binomial_probability(3, 4, 0.5)

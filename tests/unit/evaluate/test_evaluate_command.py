@@ -29,7 +29,7 @@ from tests.unit.tutorials import working_folder
 
 HEADER = {"stamm_task": {"kind": "multiple_choice", "context": "{q}", "answer": "label"}}
 ROWS = [
-    {"q": "The river is", "choices": ["wide", "<script>"], "label": n % 2, "language": "<b>en"}
+    {"q": f"{n} river is", "choices": ["wide", "<script>"], "label": n % 2, "language": "<b>en"}
     for n in range(6)
 ]
 
@@ -80,10 +80,14 @@ def test_a_hugging_face_folder_is_evaluated_and_compared(
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     tasks = {name: [one["task"] for one in each] for name, each in found["tasks"].items()}
-    assert tasks == {"other": ["blimp", "mine"], "run": ["blimp", "held_out", "mine"]}
+    # A setting that is not the run's own is in the name.
+    assert tasks == {"other": ["blimp_pairs1", "mine"], "run": ["blimp_pairs1", "held_out", "mine"]}
     differences = {one["task"]: one for one in found["differences"]}
-    assert set(differences) == {"blimp", "mine"}
-    assert (differences["blimp"]["against"], differences["blimp"]["items"]) == ("run", 67)
+    assert set(differences) == {"blimp_pairs1", "mine"}
+    first = differences["blimp_pairs1"]
+    assert (first["against"], first["items"]) == ("run", 67)
+    (left_out,) = found["not_compared"]
+    assert (left_out["task"], left_out["reason"]) == ("held_out", "only one of the two has results")
     # Results of other tasks in the folders are not shown.
     command[4] = "tasks=mine.jsonl"
     assert main([*command, "--json"]) == 0
@@ -101,6 +105,29 @@ def test_a_hugging_face_folder_is_evaluated_and_compared(
     assert "packed corpus" in capsys.readouterr().err
     assert main(["evaluate", "run", "--out", "x"]) == 1
     assert main(["evaluate", "nothing"]) == 1
+
+
+def test_results_of_other_settings_are_kept(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for changes in ([], ["limit=3"], ["chat=true"], ["tasks=held_out", "context=32"]):
+        named = [] if "tasks=held_out" in changes else ["tasks=mine.jsonl"]
+        assert main(["evaluate", "run", *named, *changes, "threads=1"]) == 0
+    written = {path.stem: read_json(path) for path in (folder / "run/evaluate").glob("*.json")}
+    assert set(written) == {"mine", "mine_limit3", "mine_chat", "held_out_context32"}
+    assert all(name == stored["task"] for name, stored in written.items())
+    assert (written["mine"]["num_items"], written["mine_limit3"]["num_items"]) == (6, 3)
+    assert written["mine_chat"]["chat"]
+    assert (written["mine_limit3"]["limit"], written["mine"]["limit"]) == (3, None)
+    capsys.readouterr()
+    for changes, said in (
+        (["tasks=blimp", "limit=3"], "blimp is built in"),
+        (["tasks=blimp", "chat=true"], "nothing of blimp is asked in a chat"),
+        (["tasks=held_out,blimp", "shots=2"], "has no examples"),
+        (["tasks=mine.jsonl", "rolling=harness"], "scores no whole texts"),
+    ):
+        assert main(["evaluate", "run", *changes]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_every_checkpoint_is_evaluated_once(

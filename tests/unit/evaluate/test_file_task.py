@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
+import statistics
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,11 @@ import pytest
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
+from stamm.base.student_t import t_quantile
 from stamm.evaluate import blind, file_task, job
 from stamm.evaluate.config import EvaluateConfig, shipped_tasks, task_inputs
 from stamm.evaluate.file_task import is_right
-from stamm.evaluate.items import RejectedRow, TaskItem, read_items
+from stamm.evaluate.items import COPY, RejectedRow, TaskItem, read_items
 from stamm.evaluate.scoring import loglikelihood
 from stamm.evaluate.task_file import METRICS, TaskDescription, open_task
 from stamm.evaluate.text_model import load_tokenizer, text_model
@@ -135,9 +139,16 @@ def test_hostile_rows_are_rejected_with_a_reason(tmp_path: Path) -> None:
         ({"choices": ["a", "b"], "label": 0}, "no field 'question'"),
         ({**fine, "question": {"a": 1}}, "'question' is neither text nor a number"),
         ({**fine, "question": " "}, "empty context"),
+        ({**fine, "question": math.nan}, "'question' is not a finite number"),
+        (
+            '{"question": 1e400, "choices": ["a", "b"], "label": 0}',
+            "'question' is not a finite number",
+        ),
+        ({**fine, "label": [1, 1]}, "'label' names no choice"),
+        (fine, COPY),
         ({**fine, "question": "x" * 10_000_000}, "longer than 1 MiB"),
     ]
-    name = write(tmp_path / "mine.jsonl", [fine, *(row for row, _ in hostile), fine])
+    name = write(tmp_path / "mine.jsonl", [fine, *(row for row, _ in hostile), ROWS[3]])
     found = list(read_items(open_task(name, None)))
     assert [one.reason for one in found if isinstance(one, RejectedRow)] == [r for _, r in hostile]
     assert [one.line for one in found] == list(range(2, len(hostile) + 4))
@@ -173,13 +184,16 @@ def test_a_task_that_the_blind_solve_carries_a_warning(
         {"question": f"Number {n}", "choices": ["no", "yes, because of it"], "label": 1}
         for n in range(12)
     ]
-    rows += [{**rows[0], "choices": ["a very long one", "yes"], "label": 1}] * 2
+    rows += [{**row, "choices": ["a very long one", "yes"]} for row in rows[:2]]
     name = write(tmp_path / "mine.jsonl", rows)
     result = read_json(evaluate(inputs, tmp_path / "out", tasks=(name,)) / "mine.json")
     assert result["blind"]["longest"]["value"] == pytest.approx(12 / 14)
     assert result["blind"]["shortest"]["value"] == pytest.approx(2 / 14)
     assert result["blind"]["majority"]["value"] == 1.0
-    assert set(result["blind"]) == {"answers_only", "longest", "shortest", "unigram", "majority"}
+    assert result["blind"]["majority_text"]["value"] == pytest.approx((12 + 2 / 2) / 14)
+    assert set(result["blind"]) == {
+        "answers_only", "longest", "shortest", "unigram", "majority", "majority_text"
+    }  # fmt: skip
     assert result["warning"].startswith("solved blind above chance: ")
     assert "majority 1.000" in result["warning"]
     assert result["strongest_blind"] == "majority"
@@ -261,15 +275,15 @@ def test_other_kinds_and_few_shot(inputs: dict[str, Path], tmp_path: Path) -> No
     assert read_json(out / "words.json")["metrics"]["log_prob"]["value"] < 0
     name = write(tmp_path / "sums.jsonl", sums, asked)
     out = evaluate(inputs, tmp_path / "shots", tasks=(name,), shots=1)
-    assert read_json(out / "sums.json")["num_items"] == 2
+    assert read_json(out / "sums_1shot.json")["num_items"] == 2
     with pytest.raises(ConfigError, match=r"shots = 2, and split 'shots' of sums has 1 items"):
         evaluate(inputs, tmp_path / "more", tasks=(name,), shots=2)
     with pytest.raises(ConfigError, match=r"the task pairs names no other split for examples"):
         evaluate(inputs, tmp_path / "more", tasks=names[:1], shots=2)
     out = evaluate(inputs, tmp_path / "chat", tasks=(name,), shots=1, chat=True)
     assert (
-        read_json(out / "sums.json")["identity"]
-        != read_json(tmp_path / "shots/sums.json")["identity"]
+        read_json(out / "sums_1shot_chat.json")["identity"]
+        != read_json(tmp_path / "shots/sums_1shot.json")["identity"]
     )
 
 
@@ -305,7 +319,9 @@ def test_a_match_without_end_counts_as_unanswered(
         "match": "regex",
         "pattern": "(a+)+$",
     }
-    name = write(tmp_path / "hostile.jsonl", [{"q": "one", "a": "aaa"}] * 2, header)
+    name = write(
+        tmp_path / "hostile.jsonl", [{"q": "one", "a": "aaa"}, {"q": "two", "a": "aaa"}], header
+    )
     out = evaluate(inputs, tmp_path / "out", tasks=(name,))
     result = read_json(out / "hostile.json")
     assert (result["num_items"], result["unanswered"]) == (2, 1)
@@ -423,3 +439,214 @@ def test_an_answer_may_be_one_of_the_labels_of_the_choices(tmp_path: Path) -> No
     assert [one.label for one in found if isinstance(one, TaskItem)] == [1]
     reasons = {one.reason for one in found if isinstance(one, RejectedRow)}
     assert reasons == {"'answerKey' is not one of 'choices.label'"}
+
+
+def test_questions_of_a_language_without_examples_are_refused(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [
+        {"q": "1+1=", "answer": "2", "split": "shots", "language": "en"},
+        {"q": "2+1=", "answer": "3", "split": "test", "language": "en"},
+        {"q": "3+1=", "answer": "4", "split": "test", "language": "de"},
+    ]
+    asked = {
+        "kind": "generation", "context": "{q}", "match": "number", "max_new_tokens": 4,
+        "split": "test", "shots_split": "shots",
+    }  # fmt: skip
+    name = write(tmp_path / "sums.jsonl", rows, asked)
+    with pytest.raises(ConfigError, match=r"shots = 1, and split 'shots' of sums has no .*'de'"):
+        evaluate(inputs, tmp_path / "out", tasks=(name,), shots=1)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_rows_are_read_in_the_declared_encoding(tmp_path: Path) -> None:
+    header = {"kind": "cloze", "encoding": "latin-1"}
+    file = tmp_path / "old.jsonl"
+    for encoding, expected in (("latin-1", ["Über Nacht"]), ("utf-8", ["not utf-8 text"])):
+        text = json.dumps({"text": "Über Nacht"}, ensure_ascii=False)
+        first = json.dumps({"stamm_task": {**header, "encoding": encoding}})
+        file.write_bytes(f"{first}\n{text}\n".encode("latin-1"))
+        found = list(read_items(open_task(str(file), None)))
+        given = [
+            one.reason if isinstance(one, RejectedRow) else one.context + one.answer
+            for one in found
+        ]
+        assert given == expected
+    for encoding in ("utf-16", "no-such"):
+        with pytest.raises(ConfigError, match="is not an encoding that ends lines"):
+            TaskDescription(kind="cloze", encoding=encoding)
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "answer"),
+    [
+        ("It was a tree", "It was a ", "tree"),
+        ("It was a\ttree \n", "It was a\t", "tree"),
+        ("他去了北京", "他去了北", "京"),
+        ("他去了北京。", "他去了北", "京。"),
+        ("彼は東京へ行った", "彼は東京へ行っ", "た"),
+        ("나는 학교에 간다", "나는 학교에 ", "간다"),
+    ],
+)
+def test_the_last_word_of_any_script_is_asked(
+    text: str, context: str, answer: str, tmp_path: Path
+) -> None:
+    name = write(tmp_path / "words.jsonl", [{"text": text}], {"kind": "cloze"})
+    (item,) = read_items(open_task(name, None))
+    assert isinstance(item, TaskItem)
+    assert (item.context, item.answer) == (context, answer)
+
+
+def test_copies_of_an_item_count_once(inputs: dict[str, Path], tmp_path: Path) -> None:
+    name = write(tmp_path / "mine.jsonl", [*ROWS, *[ROWS[0]] * 3, {**ROWS[0], "label": 1}])
+    result = read_json(evaluate(inputs, tmp_path / "out", tasks=(name,)) / "mine.json")
+    assert (result["num_items"], result["rejected"]) == (5, {COPY: 3})
+
+
+def test_groups_by_the_field_of_the_clusters_have_errors_over_items(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [
+        {"good": f"{n} river is wide.", "bad": f"{n} wide river the.", "kind": str(n % 2)}
+        for n in range(8)
+    ]
+    described = {"kind": "minimal_pairs", "groups": ["kind"], "cluster": "kind"}
+    name = write(tmp_path / "pairs.jsonl", rows, described)
+    out = evaluate(inputs, tmp_path / "out", tasks=(name,))
+    result = read_json(out / "pairs.json")
+    assert result["clusters"] == 2
+    for group, one in result["groups"]["kind"].items():
+        lines = lines_of(out / "pairs_items.jsonl")
+        values = [line["values"]["acc"] for line in lines if line["groups"]["kind"] == group]
+        assert one["items"] == 4
+        assert one["standard_error"] == pytest.approx(statistics.stdev(values) / 2)
+        half = t_quantile(0.95, 3) * one["standard_error"]
+        assert one["interval_95"] == pytest.approx([one["value"] - half, one["value"] + half])
+
+
+def test_one_answer_that_is_right_for_most_items_is_warned_of(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_task, "generate_until", lambda model, asked, *_: ["yes"] * len(asked))
+    rule = {"kind": "generation", "context": "{q}", "max_new_tokens": 2}
+    rows = [{"q": f"{n}?", "answer": "no" if n % 10 == 0 else "yes"} for n in range(20)]
+    name = write(tmp_path / "same.jsonl", rows, rule)
+    result = read_json(evaluate(inputs, tmp_path / "out", tasks=(name,)) / "same.json")
+    assert result["warning"] == "the same answer is right in 0.900 of the items"
+    # The same text is right in most items, under changing numbers: no model is needed to see it.
+    rows = [
+        {"q": f"{n}?", "choices": ["fine", f"bad {n}"][:: (-1) ** n], "label": n % 2, "a": n}
+        for n in range(34)
+    ]
+    rows += [{"q": f"{n}?", "choices": ["fine", f"good {n}"], "label": 1} for n in range(6)]
+    name = write(tmp_path / "texts.jsonl", rows, {**ASKED, "context": "{q}"})
+    result = read_json(evaluate(inputs, tmp_path / "out", tasks=(name,)) / "texts.json")
+    assert result["blind"]["majority_text"]["value"] == pytest.approx(34 / 40)
+    assert "majority_text 0.850" in result["warning"]
+
+
+def test_cut_contexts_are_counted_and_warned_of(inputs: dict[str, Path], tmp_path: Path) -> None:
+    rows = [{**row, "question": row["question"] + " river" * 300} for row in ROWS]
+    name = write(tmp_path / "long.jsonl", [*rows, *ROWS])
+    result = read_json(evaluate(inputs, tmp_path / "out", tasks=(name,)) / "long.json")
+    assert result["truncated"] == 4
+    assert "4 of 8 contexts were cut to fit into the model's" in result["warning"]
+
+
+def test_a_blank_in_the_context_is_scored_by_what_follows_it(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [
+        {"sentence": "The _ is wide.", "option1": "river", "option2": "tree", "answer": "1"},
+        {"sentence": "The road _ long and", "option1": "was", "option2": "is", "answer": "2"},
+        {"sentence": "The road is _", "option1": "was", "option2": "is", "answer": "2"},
+    ]
+    header = {
+        "kind": "multiple_choice", "context": "{sentence}", "blank": "_",
+        "choices": ["{option1}", "{option2}"], "answer": "answer", "labels": ["1", "2"],
+    }  # fmt: skip
+    out = evaluate(inputs, tmp_path / "out", tasks=(write(tmp_path / "blank.jsonl", rows, header),))
+    first, second, third = lines_of(out / "blank_items.jsonl")
+    assert third["rejected"] == "nothing follows '_'"
+    tokenizer = load_tokenizer(inputs["tokenizer"])
+    model = text_model(load_decoder(inputs["model"]), tokenizer, inputs["tokenizer"], "")
+    filled = [("The river", " is wide."), ("The tree", " is wide.")]
+    filled += [("The road was", " long and"), ("The road is", " long and")]
+    expected = [log_prob for log_prob, _ in loglikelihood(model, filled, 1000)]
+    assert first["log_probs"] + second["log_probs"] == pytest.approx(expected, rel=1e-5)
+    assert (first["label"], second["label"]) == (0, 1)
+    result = read_json(out / "blank.json")
+    assert set(result["metrics"]) == {"acc"}
+    assert "answers_only" not in result["blind"]
+    twice = [{**rows[0], "sentence": "The _ is _ wide."}]
+    (row,) = read_items(open_task(write(tmp_path / "twice.jsonl", twice, header), None))
+    assert isinstance(row, RejectedRow)
+
+
+def test_probability_of_several_right_choices(inputs: dict[str, Path], tmp_path: Path) -> None:
+    rows = [{"question": "The river is", "choices": ["wide", "long", "a tree"], "label": [1, 1, 0]}]
+    rows += [{**rows[0], "question": "Trees", "label": [0, 1, 0]}]
+    name = write(tmp_path / "mc2.jsonl", rows, {**ASKED, "metric": "mc2"})
+    out = evaluate(inputs, tmp_path / "out", tasks=(name,))
+    for line, rights in zip(lines_of(out / "mc2_items.jsonl"), ((0, 1), (1,)), strict=True):
+        shares = [math.exp(p) for p in line["log_probs"]]
+        expected = sum(shares[n] for n in rights) / sum(shares)
+        assert line["values"] == {"mc2": pytest.approx(expected)}
+        assert line["chance"] == pytest.approx(len(rights) / 3)
+    name = write(tmp_path / "several.jsonl", rows[:1])
+    (row,) = read_items(open_task(name, None))
+    assert isinstance(row, RejectedRow)
+
+
+def test_a_generation_may_have_several_right_answers(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = ["NYC", "Rome"]
+    monkeypatch.setattr(file_task, "generate_until", lambda *_: outputs)
+    rule = {"kind": "generation", "context": "{q}", "answer": "a.aliases"}
+    rows = [
+        {"q": "one", "a": {"aliases": ["New York", "NYC"]}},
+        {"q": "two", "a": {"aliases": ["Bern"]}},
+        {"q": "three", "a": {"aliases": []}},
+    ]
+    name = write(tmp_path / "many.jsonl", rows, rule)
+    out = evaluate(inputs, tmp_path / "out", tasks=(name,))
+    assert [line.get("values") for line in lines_of(out / "many_items.jsonl")] == [
+        {"acc": 1.0}, {"acc": 0.0}, None
+    ]  # fmt: skip
+
+
+def test_every_key_of_a_description_is_read(tmp_path: Path) -> None:
+    """A description with all keys, and items whose other keys have no meaning or are refused."""
+    given = {
+        "kind": "multiple_choice", "name": "all", "context": "{question}", "choices": "choices",
+        "answer": "label", "labels": ["a", "b"], "blank": "_", "text": "{text}", "delimiter": " ",
+        "until": "\n", "max_new_tokens": 9, "metric": "acc", "match": "exact", "pattern": "(a)",
+        "ignore_case": True, "split": "test", "shots_split": "train", "shots_answer": "{label}",
+        "groups": "language", "cluster": "document", "source": "s", "license": "MIT",
+        "encoding": "utf-8", "sha256": "", "file": "",
+    }  # fmt: skip
+    assert given.keys() == {one.name for one in dataclasses.fields(TaskDescription)}
+    row = {
+        "question": "A _ b", "choices": ["c", "d"], "label": "b", "split": "test", "document": "1",
+        "language": "en", "id": "7", "any": [1],
+    }  # fmt: skip
+    (item,) = read_items(open_task(write(tmp_path / "all.jsonl", [row], given), None))
+    assert isinstance(item, TaskItem)
+    assert (item.rights, item.cluster, item.name, item.groups) == (
+        (1,),
+        "1",
+        "7",
+        {"language": "en"},
+    )
+    file = tmp_path / "beside.jsonl"
+    file.write_text(json.dumps({"stamm_task": ASKED, "split": "test"}) + "\n")
+    with pytest.raises(ConfigError, match="has 'split' beside 'stamm_task'"):
+        open_task(str(file), None)
+    rows = [{**ROWS[0], "split": "train"}, {**ROWS[1], "split": "test"}]
+    with pytest.raises(
+        DataError, match=r"splits 'train' and 'test', and the description names none"
+    ):
+        list(read_items(open_task(write(tmp_path / "both.jsonl", rows), None)))
+    by_split = write(tmp_path / "by.jsonl", rows, {**ASKED, "groups": ["split"]})
+    assert len(list(read_items(open_task(by_split, None)))) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import subprocess
@@ -15,6 +16,8 @@ from stamm.base.errors import ConfigError
 from stamm.base.files import read_json
 from stamm.evaluate import job
 from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.harness_task import YAML_KEYS
+from stamm.reports.task_comparison import compare_folders
 from stamm.runs.job import Workspace
 
 ROWS = [
@@ -108,9 +111,97 @@ def test_its_own_results_are_kept_without_the_machine(harness: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_yaml_task_has_chance_blind_baselines_and_contamination(harness: Path) -> None:
+    result, own = read_json(harness / "river.json"), read_json(harness / "own.json")
+    assert (result["metric"], result["shots"], result["chat"]) == ("acc", 0, False)
+    for name in ("acc", "acc_norm"):
+        for key in ("value", "standard_error", "interval_95", "chance"):
+            assert result["metrics"][name][key] == pytest.approx(own["metrics"][name][key])
+    assert set(result["blind"]) == set(own["blind"])
+    for name in ("longest", "shortest", "majority", "unigram", "answers_only"):
+        assert result["blind"][name]["value"] == pytest.approx(own["blind"][name]["value"])
+    for key in ("contaminated", "contamination", "truncated", "num_items"):
+        assert result[key] == own[key]
+    written = read_json(harness / "written.json")
+    assert (written["metric"], set(written["blind"])) == ("exact_match", {"majority"})
+
+
+@pytest.mark.slow
+def test_two_models_are_compared_on_yaml_tasks(inputs: dict[str, Path], tmp_path: Path) -> None:
+    river = written(tmp_path, "river.yaml", CHOICE)
+    for name in ("a", "b"):
+        evaluate(inputs, tmp_path / name, river)
+    found, reasons = compare_folders(tmp_path / "a", tmp_path / "b")
+    assert [(one.task, one.metric, one.items, one.difference) for one in found] == [
+        ("river", "acc", 3, 0.0)
+    ]
+    assert not reasons
+
+
+@pytest.mark.slow
+def test_settings_of_the_run_are_those_of_the_harness(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    name = written(tmp_path, "river.yaml", CHOICE + "num_fewshot: 2\n")
+    result = read_json(evaluate(inputs, tmp_path / "out", name) / "river.json")
+    assert result["shots"] == 2
+    assert "the examples of river are items that are asked" in result["warning"]
+    (tmp_path / "more").mkdir()
+    config = EvaluateConfig(threads=1, tasks=(name,), limit=2)
+    job.run(config, Workspace(folder=tmp_path / "more", inputs=inputs))
+    assert read_json(tmp_path / "more/river_limit2.json")["num_items"] == 2
+    name = written(tmp_path, "river.yaml", CHOICE + "num_fewshot: 0\n")
+    for settings, said in (
+        ({"shots": 1}, "sets num_fewshot: 0, which the harness keeps"),
+        ({"chat": True}, "chat = True is not supported for YAML tasks"),
+    ):
+        config = EvaluateConfig(threads=1, tasks=(name,), **settings)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=said):
+            job.run(config, Workspace(folder=tmp_path / "more", inputs=inputs))
+
+
+@pytest.mark.slow
+def test_cut_contexts_of_a_yaml_task_are_counted(inputs: dict[str, Path], tmp_path: Path) -> None:
+    template = CHOICE.replace('"{{{{question}}}}"', '"{{{{question * 80}}}}"')
+    name = written(tmp_path, "river.yaml", template)
+    result = read_json(evaluate(inputs, tmp_path / "out", name) / "river.json")
+    assert result["truncated"] == 3
+    assert (
+        result["warning"].startswith("3 of 3 contexts were cut") or "; 3 of 3" in result["warning"]
+    )
+
+
+@pytest.mark.slow
+def test_every_key_of_the_harness_is_known(inputs: dict[str, Path], tmp_path: Path) -> None:
+    from lm_eval.config.task import TaskConfig
+
+    known = YAML_KEYS.read | YAML_KEYS.harmless | YAML_KEYS.refused.keys()
+    assert {one.name for one in dataclasses.fields(TaskConfig)} == known
+    # Every optional key that is read or harmless, set at once.
+    more = """task_alias: River
+tag: rivers
+metadata: {{version: 2.0}}
+should_decontaminate: true
+doc_to_decontamination_query: question
+description: "Answer. "
+fewshot_delimiter: "--"
+fewshot_split: test
+fewshot_config: {{sampler: first_n}}
+num_fewshot: 1
+target_delimiter: " "
+repeats: 1
+unsafe_code: false
+"""
+    name = written(tmp_path, "river.yaml", CHOICE + more)
+    result = read_json(evaluate(inputs, tmp_path / "out", name) / "river.json")
+    assert (result["shots"], result["num_items"]) == (1, 3)
+
+
+@pytest.mark.slow
 def test_completions_are_greedy(harness: Path) -> None:
     rows = items(harness / "written_items.jsonl")
     assert len(rows) == len(ROWS)
+    assert all(row["values"].keys() == {"exact_match"} for row in rows)
     assert set(read_json(harness / "written.json")["metrics"]) == {"exact_match"}
 
 
@@ -122,6 +213,25 @@ def test_completions_are_greedy(harness: Path) -> None:
         (CHOICE.replace("{data}", "/absent.jsonl"), {}, "lm_eval refuses"),
         (CHOICE.replace("dataset_path: json", "dataset_path: a/b"), {}, "lm_eval refuses"),
         ("output_type: multiple_choice\n", {}, "names no task"),
+        ("task: [a\n", {}, "lm_eval refuses task .*ParserError"),
+        (CHOICE.replace("{{{{question}}}}", "{{{{question"), {}, r"TemplateSyntaxError.*bad\.yaml"),
+        (
+            CHOICE.replace("{{{{question}}}}", "{{{{quesion.strip()}}}}"),
+            {},
+            "'quesion' is undefined",
+        ),
+        (
+            CHOICE.replace("target: label", 'target: "{{{{label + 1}}}}"'),
+            {},
+            "item 2 is 3, none of its 3",
+        ),
+        (CHOICE + "repeats: 3\n", {}, "repeats = 3 asks for several samples"),
+        (CHOICE + "unsafe_code: true\n", {}, "unsafe_code = True asks to run code"),
+        (CHOICE + "num_fewshots: 3\n", {}, "unexpected keyword argument 'num_fewshots'"),
+        (WRITTEN, {"more": "num_beams: 4"}, "num_beams = 4 asks for beams"),
+        (WRITTEN, {"more": "temperature: 0.7"}, "temperature = 0.7 asks for samples"),
+        (WRITTEN, {"more": "stop_words: [a]"}, "stop_words is not known"),
+        (WRITTEN.replace('["\\n"]', '[""]'), {"more": ""}, "until holds an empty text"),
     ],
 )
 def test_a_task_that_cannot_be_asked_is_one_clear_line(

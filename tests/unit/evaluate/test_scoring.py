@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from stamm.base.errors import ConfigError
+from stamm.corpus.special_tokens import BEGIN_ID, END_ID
+from stamm.evaluate import scoring
 from stamm.evaluate.scoring import (
     ScoringRequest,
     generate_until,
@@ -171,6 +175,28 @@ def test_a_rolling_log_likelihood_counts_every_token_once(read: TextModel) -> No
     assert found[1] == 0.0
     ids = read.context_ids("A short note.")
     assert found[2] == pytest.approx(by_definition(read.decoder, ids[:1], ids[1:])[0], rel=1e-5)
+
+
+def test_the_harness_form_scores_what_the_tokenizer_adds(read: TextModel) -> None:
+    text = "The river is wide."
+    ids = [BEGIN_ID, *read.tokenizer.encode(text)]
+    (expected,) = score_questions(read.decoder, [ScoringRequest([BEGIN_ID], [ids])], 300)[0]
+    (found,) = loglikelihood_rolling(read, [text], 300, begin_twice=True)
+    assert found == pytest.approx(expected.log_prob, rel=1e-6)
+    assert found < loglikelihood_rolling(read, [text], 300)[0]
+    without = replace(read, prefix=())
+    assert loglikelihood_rolling(without, [text], 300, begin_twice=True) == loglikelihood_rolling(
+        without, [text], 300
+    )
+
+
+def test_control_tokens_are_no_part_of_a_completion(
+    read: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [BEGIN_ID, *read.tokenizer.encode("a"), BEGIN_ID, *read.tokenizer.encode("b"), END_ID]
+    done = SimpleNamespace(request=0, tokens=ids, stopped=True)
+    monkeypatch.setattr(scoring, "sample", lambda *_: [done])
+    assert generate_until(read, [[BEGIN_ID]], (), 8) == ["ab"]
 
 
 def test_completions_end_at_a_text_and_fit_into_the_context(read: TextModel) -> None:

@@ -57,7 +57,12 @@ def test_the_tutorials_task_runs_from_the_command_line(
     assert (result["task"], result["num_items"]) == ("addition", 25)
     metric = result["metrics"]["accuracy"]
     assert metric["chance"] == 0.5
-    assert metric["smallest_difference_from_chance"] == 1.96 * metric["standard_error"]
+    low, high = metric["interval_95"]
+    assert high - low == pytest.approx(
+        2 * 2.064 * metric["standard_error"], rel=1e-3
+    )  # t, 24 degrees
+    smallest = (2.064 + 0.842) * metric["standard_error"]
+    assert metric["smallest_difference_from_chance"] == pytest.approx(smallest, rel=1e-3)
     assert len((folder / "addition_items.jsonl").read_text().splitlines()) == 25
     table = task_table([("xielu", read_task_files(folder))])
     assert isinstance(table, DataTable)
@@ -129,7 +134,9 @@ def test_task_names_are_checked(tmp_path: Path) -> None:
 def test_metrics_have_the_intervals_of_their_definition() -> None:
     metric = mean_metric([0.0, 1.0, 1.0, 1.0], chance=0.5)
     assert (metric.value, metric.standard_error) == (0.75, 0.25)
-    assert metric.interval_95 == (0.75 - 1.96 * 0.25, 0.75 + 1.96 * 0.25)
+    assert metric.interval_95 == pytest.approx((0.75 - 3.182 * 0.25, 0.75 + 3.182 * 0.25), abs=1e-3)
+    given = TaskMetric(value=0.75, standard_error=0.25)  # of an unknown number of items
+    assert given.interval_95 == (0.75 - 1.96 * 0.25, 0.75 + 1.96 * 0.25)
     assert TaskMetric(value=1.0).interval_95 is None
     assert TaskMetric(value=1.0, interval=(0.5, 2.0)).interval_95 == (0.5, 2.0)
     assert mean_metric([1.0]).standard_error is None

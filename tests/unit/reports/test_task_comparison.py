@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from stamm.base.files import write_json
-from stamm.reports.task_comparison import compare_tasks, difference_table
+from stamm.reports.task_comparison import compare_folders, compare_tasks, difference_table
 from stamm.reports.task_results import (
     TaskTables,
     metric_table,
     task_table,
     task_tables,
-    verdict,
+    verdicts_of,
 )
 from stamm.runs.schemas.evaluation import GroupValue, LanguageFairness, MetricValue, TaskFile
 
@@ -75,6 +75,8 @@ def test_a_few_items_that_all_differ_alike_show_little(
     results(tmp_path / "b", "few", [0.0] * items)
     (same,) = compare_tasks(tmp_path / "a", tmp_path / "b")
     assert (same.adjusted, same.half_width, same.verdict) == (1.0, 0.0, "no difference shown")
+    assert same.smallest is None
+    assert (found.smallest is None) == (items == 3)
 
 
 def test_items_have_the_weight_of_the_metric(tmp_path: Path) -> None:
@@ -102,18 +104,28 @@ def test_only_the_same_items_and_settings_are_compared(tmp_path: Path) -> None:
     results(tmp_path / "b", "bits", [0.5, 1.5, 1.0, 0.501], metric="bits_per_byte")
     found = {one.task: one for one in compare_tasks(tmp_path / "a", tmp_path / "b")}
     assert set(found) == {"gaps", "bits"}
+    assert compare_folders(tmp_path / "a", tmp_path / "b")[1] == {
+        "alone": "only one of the two has results",
+        "other": "the settings differ",
+        "windows": "the settings differ",
+    }
     assert (found["gaps"].items, found["gaps"].difference) == (3, pytest.approx(-1 / 3))
     assert found["bits"].verdict == "better"  # lower
     # Tasks that are not asked for do not count in Holm's correction.
-    (alone,) = compare_tasks(tmp_path / "a", tmp_path / "b", {"gaps"})
-    assert alone.task == "gaps"
-    assert alone.smallest < found["gaps"].smallest
+    (alone,) = compare_tasks(tmp_path / "a", tmp_path / "b", {"bits"})
+    assert alone.task == "bits"
+    assert alone.smallest is not None
+    assert found["bits"].smallest is not None
+    assert alone.smallest < found["bits"].smallest
 
 
 def test_a_table_names_chance_blind_baselines_and_warnings() -> None:
     def metric(value: float) -> MetricValue:
         interval = (value - 0.05, value + 0.05)
         return MetricValue(value=value, standard_error=0.025, interval_95=interval, chance=0.25)
+
+    def verdict(metric: MetricValue, items: int) -> str:
+        return verdicts_of([(metric, items)])[0]
 
     assert verdict(metric(0.28), 500) == "at chance"
     assert verdict(metric(0.35), 500) == "above chance"
@@ -163,7 +175,7 @@ def test_a_table_names_chance_blind_baselines_and_warnings() -> None:
     assert found.fairness is not None
     assert found.fairness.rows[0][3:] == ("<s> 0.500", "b 0.300", "0.400", "0.100", "3")
     assert found.groups is not None
-    assert found.groups.rows[0][:4] == ("mine", "language", "<script>", "arm")
+    assert found.groups.rows[0][:5] == ("mine", "language", "<script>", "arm", "–")
     empty = task_tables([("arm", (TaskFile(),))])
     assert empty == TaskTables(results=None, metrics=None, fairness=None, groups=None, sources=None)
     # A user's own task has no main metric: each of its metrics is a result.
@@ -172,3 +184,43 @@ def test_a_table_names_chance_blind_baselines_and_warnings() -> None:
     assert table is not None
     assert [cells[1] for cells in table.rows] == ["one", "two"]
     assert metric_table([("arm", (own,))]) is None
+
+
+def test_verdicts_are_exact_for_few_items_and_corrected_for_many() -> None:
+    def share(right: int, items: int) -> MetricValue:
+        half = 0.1 if 0 < right < items else 0.0
+        value = right / items
+        return MetricValue(
+            value=value,
+            standard_error=half / 1.96,
+            interval_95=(value - half, value + half),
+            chance=0.5,
+        )
+
+    # Guessing is right, or wrong, four times of four in 12.5 % of all cases.
+    assert verdicts_of([(share(4, 4), 4), (share(0, 4), 4)]) == ["at chance", "at chance"]
+    alone = [verdicts_of([(share(right, 8), 8)])[0] for right in range(9)]
+    assert alone == ["below chance", *["at chance"] * 7, "above chance"]  # 2 / 2^8 and 18 / 2^8
+    # 2 / 2^8 = 0.0078 is below 0.05 / 5 and above 0.05 / 7.
+    assert verdicts_of([(share(8, 8), 8)] + [(share(4, 8), 8)] * 4)[0] == "above chance"
+    assert verdicts_of([(share(8, 8), 8)] + [(share(4, 8), 8)] * 6)[0] == "at chance"
+    without = MetricValue(value=0.5, standard_error=0.1, interval_95=(0.3, 0.7))
+    assert verdicts_of([(share(8, 8), 8)] + [(without, 8)] * 9)[0] == "above chance"
+
+
+def test_cut_contexts_are_shown_at_the_score() -> None:
+    value = MetricValue(value=0.9, standard_error=0.01, interval_95=(0.88, 0.92), chance=0.5)
+    warning = "20 of 20 contexts were cut to fit into the model's"
+    task = TaskFile(
+        task="long",
+        num_items=20,
+        metric="acc",
+        metrics={"acc": value},
+        truncated=20,
+        warning=warning,
+    )
+    table = task_table([("arm", (task,))])
+    assert table is not None
+    (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
+    assert (row["value"], row["contexts cut"]) == ("0.900 (!)", "20")
+    assert warning in table.note

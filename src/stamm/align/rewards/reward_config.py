@@ -12,9 +12,9 @@ from stamm.base.user_code import is_reference
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """1 if the last number of the answer equals the row's, else 0.
+    """1 if the number that the answer ends with equals the row's, else 0.
 
-    A number after "####" or in \\boxed{} comes before others; thousands may be grouped by commas.
+    A number after "####" or in \\boxed{} comes before others; how numbers are read: docs/evaluation.md.
 
     column      column of the row that holds the right number
     tolerance   largest absolute difference that counts as equal

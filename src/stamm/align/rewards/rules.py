@@ -5,10 +5,8 @@ Checked  tests/unit/align/test_rewards.py
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +26,14 @@ from stamm.base.time_limit import time_limit
 from stamm.corpus.language.codes import UNDETERMINED, to_iso639_3
 from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.language.identify import LanguageIdentifier
+from stamm.evaluate.answer_number import answer_number
+from stamm.evaluate.instruction_checks import parse_json
 
 LONGEST_TEXT = 1_000_000
 """Characters of an answer; a longer one has no verifiable reward."""
 VALIDATION_SECONDS = 5.0
 """Processor time to validate one answer by its schema; beyond it the row has no reward."""
 
-_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|-?\.\d+")
-_MARKED = re.compile(r"####\s*(.+)|\\boxed\{([^{}]*)\}")
 # Source: the table of macrolanguages of ISO 639-3 (SIL International).
 _STANDARD_FORM = {
     "zho": "cmn", "ara": "arb", "fas": "pes", "nor": "nob", "swa": "swh", "msa": "zsm",
@@ -43,20 +41,6 @@ _STANDARD_FORM = {
     "pus": "pbt", "mlg": "plt",
 }  # fmt: skip
 _SAME_SCRIPT = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore"}
-_FENCE = re.compile(r"\s*+```(?:json)?[^\S\n]*+\n(.*)```\s*", re.DOTALL)
-
-
-def last_number(text: str) -> Decimal | None:
-    """The number that a worked answer ends with; None without one.
-
-    The last one after "####" or in \\boxed{} if there is any, else the last of the text.
-    """
-    marked = [a or b for a, b in _MARKED.findall(text)]
-    found = _NUMBER.findall(marked[-1] if marked else text)
-    if not found:
-        return None
-    # after a mark the number itself comes first: "#### 72 clips in 2 months"
-    return Decimal((found[0] if marked else found[-1]).replace(",", ""))
 
 
 class NumberReward:
@@ -65,13 +49,12 @@ class NumberReward:
     name = "number"
 
     def __init__(self, config: Number) -> None:
-        self._column, self._tolerance = config.column, Decimal(repr(config.tolerance))
+        self._column, self._tolerance = config.column, Fraction(repr(config.tolerance))
 
     def __call__(self, answer: Answer) -> float:
         """1 or 0."""
-        right = _decimal(answer.row, self._column)
-        found = last_number(answer.text[-LONGEST_TEXT:])
-        return float(found is not None and abs(found - right) <= self._tolerance)
+        right, number = _number_of(answer.row, self._column), answer_number(answer.text)
+        return float(number is not None and abs(number - right) <= self._tolerance)
 
 
 class JsonReward:
@@ -90,10 +73,8 @@ class JsonReward:
         text = answer.text
         if len(text) > LONGEST_TEXT:
             return 0.0
-        if self._fence and (fenced := _FENCE.fullmatch(text)):
-            text = fenced.group(1)
         try:
-            value = json.loads(text, parse_constant=_reject_constant)
+            value = parse_json(text, fence=self._fence)
         except (ValueError, RecursionError):
             return 0.0
         validator = self._validator
@@ -172,20 +153,14 @@ def _language(label: str) -> tuple[str, str]:
     return found, _SAME_SCRIPT.get(script, script)
 
 
-def _decimal(row: Mapping[str, Any], column: str) -> Decimal:
+def _number_of(row: Mapping[str, Any], column: str) -> Fraction:
     value = row.get(column)
     if value is None:
         raise DataError(f"the row has no column {column}", fix="Set reward.column")
-    try:
-        found = Decimal(str(value).replace(",", "").strip())
-    except InvalidOperation:
-        number = last_number(str(value))
-        if number is None:
-            raise DataError(f"column {column} is not a number: {str(value)[:80]!r}") from None
-        found = number
-    if not found.is_finite():
-        raise DataError(f"column {column} is not a finite number: {str(value)[:80]!r}")
-    return found
+    number = answer_number(str(value))
+    if number is None:
+        raise DataError(f"column {column} is not a number: {str(value)[:80]!r}")
+    return number
 
 
 def _validator(schema: object, where: str) -> Any:
@@ -197,7 +172,3 @@ def _validator(schema: object, where: str) -> Any:
     except jsonschema.SchemaError as error:
         raise DataError(f"{where} is not a JSON schema: {error.message[:200]}") from None
     return kind(schema, registry=referencing.Registry())
-
-
-def _reject_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")

@@ -14,7 +14,7 @@ from stamm.base.schema import FieldError
 class MetricValue:
     """One metric of an evaluation task.
 
-    smallest_difference_from_chance   1.96 standard errors
+    smallest_difference_from_chance   that is shown with power 0.8
     """
 
     value: float
@@ -31,6 +31,7 @@ class GroupValue:
     items: int
     value: float
     standard_error: float | None = None
+    interval_95: tuple[float, ...] | None = None
     chance: float | None = None
 
 
@@ -64,14 +65,16 @@ class TaskFile:
     Of tasks from files (docs/evaluation.md):
     identity       hash of everything that the result depends on
     metric         the main metric
+    lower_is_better   of the main metric, where its name does not say so
     source, license, data_sha256   of the data file, as its description names them
     shots, chat    examples before each question; whether it was asked in the chat format
+    limit          items that were chosen by hash; None for all
     groups         by field and its value, such as "language"
     fairness       over languages; None for fewer than two
-    blind          blind baselines: answers_only, longest, shortest, unigram, majority
+    blind          blind baselines: answers_only, longest, shortest, unigram, majority, majority_text
     strongest_blind       the best of them
     sighted_minus_blind   main metric minus the strongest blind baseline, item by item
-    solved_blind   items that a blind baseline other than the majority solves
+    solved_blind   items that a blind baseline other than the most frequent answer solves
     warning        why the score may not measure what the task is for; "" for none
     rejected       rows that could not be asked, by reason
     truncated      items whose context was cut to fit into the model's
@@ -90,11 +93,13 @@ class TaskFile:
     metrics: Mapping[str, MetricValue] = field(default_factory=dict)
     identity: str = ""
     metric: str = ""
+    lower_is_better: bool = False
     source: str = ""
     license: str = ""
     data_sha256: str = ""
     shots: int = 0
     chat: bool = False
+    limit: int | None = None
     groups: Mapping[str, Mapping[str, GroupValue]] = field(default_factory=dict)
     fairness: LanguageFairness | None = None
     blind: Mapping[str, MetricValue] = field(default_factory=dict)
@@ -118,6 +123,7 @@ class ItemLine:
     values     metrics of the item
     weight     of the item in a metric: 1, or the bytes of a text
     weights    of the item in metrics with another weight: its number of instructions
+    texts      hashes of the choices
     answer     right answer of a completion or last word, as it is compared; "" for other tasks
     """
 
@@ -131,6 +137,7 @@ class ItemLine:
     values: Mapping[str, float] = field(default_factory=dict)
     blind: Mapping[str, float] = field(default_factory=dict)
     label: int = -1
+    texts: tuple[str, ...] = ()
     answer: str = ""
     truncated: bool = False
     unanswered: bool = False

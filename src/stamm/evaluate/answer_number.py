@@ -1,0 +1,241 @@
+r"""The number that a worked answer ends with, for the reward `Number` and the rule `match: number`.
+
+    marked   the last "#### 72", or \boxed{72}, comes before all other numbers
+    digits   of any script; grouped by commas, dots, apostrophes or blanks
+    decimals after a dot, or after a comma where "1.234,50" or "0,5" leaves no doubt; "12,15" is a list
+    sign     - or U+2212, unless a number or a word is in front: "10-15" ends with 15
+    others   1e6, 3 × 10^5, 1/2, 1½, \frac{1}{2}
+
+Times, versions and formulas ("18:00", "1.2.3", "\sqrt{2}") are not understood: None, never a part of them.
+
+Checked  tests/unit/evaluate/test_answer_number.py
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from fractions import Fraction
+
+LONGEST_TEXT = 1_000_000
+_MOST_DIGITS = 1000
+_MARKED = 2 * _MOST_DIGITS  # characters that are read after a mark
+_FORMULA = "\ufffd"  # stands for a part of a formula without a value
+_BLANKS = " \u00a0\u2009\u202f"
+_SIGNS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-")
+_LETTERS = {
+    0xFF0C: ",",
+    0xFF0E: ".",
+    0x066B: ".",
+    0x066C: ",",
+    0x2019: "'",
+    0x2044: "/",
+    0xFF0F: "/",
+}
+_MARK = re.compile(r"(?<!#)####(?!#)|\\f?boxed\s*(?=\{)")
+_HEADING = re.compile(r"\s*\d+[.)]\s+[^\W\d]")  # "#### 3. Total", of Markdown
+_COMMAND = re.compile(r"\\([A-Za-z]+|[,;:! %$])\s*")
+_UNWRAPPED = frozenset(
+    {"text", "textbf", "mathrm", "mathbf", "mbox", "boxed", "fbox", "displaystyle"}
+)
+_FRACTIONS = frozenset({"frac", "dfrac", "tfrac", "cfrac"})
+_PLAIN = {
+    "times": "×", "cdot": "×", ",": " ", ";": " ", ":": " ", " ": " ", "!": "", "%": "%", "$": "$",
+    "left": "", "right": "", "circ": "°", "degree": "°", "quad": " ", "qquad": " ",
+}  # fmt: skip
+_VALUELESS = frozenset(
+    {"sqrt", "pi", "log", "ln", "exp", "sin", "cos", "tan", "binom", "infty", "theta"}
+)
+_TOKEN = re.compile(
+    rf"""(?P<run>\d+(?:[.,']\d+|[{_BLANKS}]\d{{3}}(?!\d))*+|(?<![\w.])\.\d+)
+    (?:[eE](?P<exponent>[+-]?\d+)(?![^\W_]))?
+    (?:\ ?[×x*]\ ?10\ ?\^\ ?[{{(]?(?P<power>[+-]?\d+)[}})]?|\^[{{(]?(?P<raised>[+-]?\d+)[}})]?)?
+    (?P<over>\ ?/\ ?(?P<divisor>\d+))?
+    (?P<more>(?:[:/^]\d|\.\d|\s*{_FORMULA}).*?(?=\s|$))?
+    | {_FORMULA}\S*""",
+    re.VERBOSE,
+)
+
+
+def answer_number(text: str) -> Fraction | None:
+    """The number that an answer ends with; None without one, and where it is not understood.
+
+    Edge   of a longer text the last million characters are read
+    """
+    text = _normalized(text[-LONGEST_TEXT:])
+    for mark in reversed(list(_MARK.finditer(text))):
+        if mark[0] == "####":
+            line = text[mark.end() : mark.end() + _MARKED].lstrip("\\ \t\n*$€£¥{(")
+            line = line.partition("\n")[0].partition("####")[0]
+            line = re.sub(r"^- +", "-", _without_latex(line))
+            numbers = [] if _HEADING.match(line) else _numbers(line)
+            if numbers and not line[: numbers[0][1]].strip("-+$€£¥ "):
+                return numbers[0][0]
+            continue
+        content = text[mark.end() + 1 : _closed(text, mark.end()) - 1]
+        if content.strip():
+            return _boxed(_without_latex(content))
+    text = _without_latex(text)
+    last = max(map(text.rfind, (*"0123456789", _FORMULA)))
+    numbers = _numbers(text[max(last - _MARKED, 0) : last + _MARKED])
+    return numbers[-1][0] if numbers else None
+
+
+def _boxed(content: str) -> Fraction | None:
+    """The one number of a box; "72 clips in 2 months" begins with it."""
+    side = re.split(r"[=≈]", content)[-1].strip()
+    numbers = _numbers(re.sub(r"^- +", "-", side))
+    worded = len(numbers) > 1 and re.match(r" ?[^\W\d]{2,}", side[numbers[0][2] :])
+    return numbers[0][0] if len(numbers) == 1 or worded else None
+
+
+def _normalized(text: str) -> str:
+    """Digits of all scripts as ASCII, and one character for each sign and separator."""
+    letters: dict[int, str] = {**_SIGNS, **_LETTERS, ord(_FORMULA): "?"}
+    for letter in set(text):
+        digit = unicodedata.decimal(letter, None)
+        if digit is not None:
+            letters[ord(letter)] = str(digit)
+        elif unicodedata.decomposition(letter).startswith("<fraction>"):
+            letters[ord(letter)] = " " + unicodedata.normalize("NFKC", letter).replace(
+                "\u2044", "/"
+            )
+    return text.translate(letters)
+
+
+def _without_latex(text: str) -> str:
+    """The text without the commands of LaTeX: fractions as 1/2, others as what they show."""
+    text = text.replace("{,}", ",")
+    if "\\" not in text:
+        return text
+    parts, place = [], 0
+    while (found := _COMMAND.search(text, place)) is not None:
+        name, before = found[1], text[place : found.start()]
+        parts.append(before)
+        place = found.end()
+        if name in _FRACTIONS:
+            above, place = _argument(text, place)
+            below, place = _argument(text, place)
+            plain = re.fullmatch(r"-?\d+", above) and re.fullmatch(r"\d+", below)
+            mixed = " " if before[-1:].isdigit() else ""
+            parts.append(f"{mixed}{above}/{below}" if plain else _FORMULA)
+        elif name in _VALUELESS:
+            while text[place : place + 1] == "{":
+                place = _closed(text, place)
+            parts.append(_FORMULA)
+        elif name in _UNWRAPPED and text[place : place + 1] == "{":
+            end = _closed(text, place)
+            parts.append(f" {text[place + 1 : end - 1]} ")
+            place = end
+        else:
+            parts.append(_PLAIN.get(name, " "))
+    return re.sub(r"\^\s*\{?°\}?", "°", "".join((*parts, text[place:])))
+
+
+def _argument(text: str, place: int) -> tuple[str, int]:
+    """An argument of a command, in braces or one character, and where it ends."""
+    if text[place : place + 1] != "{":
+        return text[place : place + 1], place + 1
+    end = _closed(text, place)
+    return text[place + 1 : end - 1].strip(), end
+
+
+def _closed(text: str, place: int) -> int:
+    """The place behind the brace that closes the one at `place`; one behind the text without it."""
+    depth = 0
+    for found in re.compile(r"[{}]").finditer(text, place):
+        depth += 1 if found[0] == "{" else -1
+        if depth == 0:
+            return found.end()
+    return len(text) + 1
+
+
+def _numbers(text: str) -> list[tuple[Fraction | None, int, int]]:
+    """The numbers of a text with their places; None for what is not understood."""
+    numbers: list[tuple[Fraction | None, int, int]] = []
+    for token in _TOKEN.finditer(text):
+        begin, end = token.span()
+        if (text[begin - 1 : begin] in ("^", "_") and begin) or _is_unit(text, token):
+            continue
+        values = list(_values(token))
+        values[0] = _signed(text, begin, values[0])
+        before, value = numbers[-1] if numbers else None, values[-1]
+        mixed = (
+            token["over"]
+            and before is not None
+            and before[2] + 1 == begin
+            and text[begin - 1] == " "
+        )
+        if mixed and before and before[0] is not None and value is not None and 0 < value < 1:
+            whole = before[0]
+            numbers[-1] = (whole + (-value if whole < 0 else value), before[1], end)
+        else:
+            numbers += [(value, begin, end) for value in values]
+    return numbers
+
+
+def _is_unit(text: str, token: re.Match[str]) -> bool:
+    """Whether the token is the exponent of a unit: m2."""
+    begin = token.start()
+    return (
+        token[0] in ("2", "3")
+        and re.search(r"(?:^|[\s\d])[kcdmµ]?m$", text[max(begin - 4, 0) : begin]) is not None
+    )
+
+
+def _signed(text: str, begin: int, value: Fraction | None) -> Fraction | None:
+    """The value with the sign in front of it, where it is not that of a subtraction or a range."""
+    before = text[max(begin - 8, 0) : begin].rstrip("$€£¥₹")
+    if not before.endswith("-") or value is None:
+        return value
+    before = before[:-1]
+    return value if re.search(r"[\w)\]}}%'\-]$|[\d)\]}}] +$", before) else -value
+
+
+def _values(token: re.Match[str]) -> Iterator[Fraction | None]:
+    """The numbers that a token is read as: one, or those of a list."""
+    run, ten = token["run"], token["power"]
+    exponent = token["exponent"]
+    if run is None or token["more"]:
+        yield None
+        return
+    if token["raised"]:
+        run, ten = ("1", token["raised"]) if run == "10" else ("", None)
+    *first, last = _read(run)
+    yield from first
+    for part in (exponent, ten):
+        if part is not None and last is not None:
+            last = last * Fraction(10) ** int(part) if len(part) < 4 else None
+    if token["divisor"] and last is not None:
+        divisor = token["divisor"]
+        last = last / int(divisor) if len(divisor) <= _MOST_DIGITS and int(divisor) else None
+    yield last
+
+
+def _read(run: str) -> list[Fraction | None]:
+    """The numbers of digits with separators between them."""
+    if len(run) > _MOST_DIGITS or not run:
+        return [None]
+    for blank in _BLANKS:
+        run = run.replace(blank, " ")
+    separators = re.sub(r"\d", "", run)
+    if separators in ("", "."):
+        return [Fraction(run)]
+    decimal = (
+        separators[-1] if separators[-1] in ".," and separators.count(separators[-1]) == 1 else ""
+    )
+    whole, _, rest = run.rpartition(decimal) if decimal and len(separators) > 1 else (run, "", "")
+    if len(set(re.sub(r"\d", "", whole))) == 1 and _is_grouped(whole):
+        return [Fraction(re.sub(r"\D", "", whole) + (f".{rest}" if rest else ""))]
+    if re.fullmatch(r"0,\d+", run):
+        return [Fraction(run.replace(",", "."))]
+    for separator in ", ":
+        if separator in run:
+            return [number for part in run.split(separator) for number in _read(part)]
+    return [None]
+
+
+def _is_grouped(run: str) -> bool:
+    """Whether the separators of a run are between groups of thousands, or of lakh and crore."""
+    return re.fullmatch(r"[1-9]\d{0,2}(?:\D\d{3})+|[1-9]\d?(?:,\d{2})+,\d{3}", run) is not None
