@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from stamm.activations.cache import record_judged
 from stamm.activations.conformance.budgets import budget
 from stamm.activations.conformance.golden import value_sets
 from stamm.activations.conformance.implementations import StammImplementation
@@ -71,9 +72,11 @@ def accepted(spec: Spec, *, count: int = SAMPLED) -> ConformanceVerdict:
             yield verdict
 
     try:
-        return list(verdicts())[0]
+        verdict = list(verdicts())[0]
     except DataError:
-        return list(verdicts(squares=True))[0]
+        verdict = list(verdicts(squares=True))[0]
+    record_judged(spec.content_hash)
+    return verdict
 
 
 def accuracy_texts(verdict: ConformanceVerdict) -> dict[str, str]:

@@ -13,7 +13,7 @@ from stamm.activations.conformance.implementations import Bound, StammImplementa
 from stamm.activations.conformance.inputs import knots, mixed_ups
 from stamm.activations.conformance.ulp import dtype_name, neighbours
 from stamm.activations.conformance.verdict import CheckResult, finding
-from stamm.activations.module import build_activation
+from stamm.activations.module.activation import module_of
 from stamm.activations.spec import Gated, Spec
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -166,7 +166,7 @@ def _width(spec: Spec) -> tuple[bool, str]:
         return True, "there are none"
     kept = True
     for dtype in _SHORT:
-        module: nn.Module = nn.Sequential(build_activation(spec)).to(dtype)
+        module: nn.Module = nn.Sequential(module_of(spec)).to(dtype)
         kept &= all(p.dtype == torch.float32 for p in module.parameters())
     return kept, f"{len(spec.trainable)} under .bfloat16() and .half()"
 
@@ -219,7 +219,7 @@ def _surrogate(spec: Spec, bound: Bound, inputs: tuple[Tensor, ...]) -> tuple[bo
 
 def _step(spec: Spec, dtype: torch.dtype, start: int = 0, stop: int = _ROWS) -> list[Tensor]:
     """Output, input gradients and parameter gradients of some rows of one fixed input."""
-    module = build_activation(spec)
+    module = module_of(spec)
     every = mixed_ups(3 * _ROWS * _WIDTH, torch.float64).reshape(3, _ROWS, _WIDTH)
     x, up, weight = (every[i, start:stop].to(dtype) for i in range(3))
     x.requires_grad_()

@@ -94,8 +94,7 @@ def quadrature_problem(spec: Spec, values: Values) -> str:
     Checked  tests/unit/activations/test_reachable.py
     """
     with mpmath.workdps(_DIGITS):
-        start, height = (_value(parse(text), values) for text in spec.anchor)
-        integrals = _integrals(spec, values, start, height)
+        integrals = integrals_by_quadrature(spec, values)
         places = [x for x, _, _ in integrals]
         derived = settled(exact_formulas(spec).function, places, values)
         for (x, true, size), value in zip(integrals, derived, strict=True):
@@ -105,6 +104,45 @@ def quadrature_problem(spec: Spec, values: Values) -> str:
                     f" the gradient from the anchor is {mpmath.nstr(true, 9)}"
                 )
     return ""
+
+
+def integrals_by_quadrature(spec: Spec, values: Values) -> list[tuple[Any, Any, Any]]:
+    """(x, f(x), the size of what is added up) on both sides of the anchor, from the pieces alone.
+
+    Edge     places beyond one where the quadrature does not settle are left out.
+    """
+    start, height = (_value(parse(text), values) for text in spec.anchor)
+    bounds = [
+        (
+            -mpmath.inf if i.low is None else _value(parse(i.low), values),
+            mpmath.inf if i.high is None else _value(parse(i.high), values),
+            tree,
+        )
+        for i, tree in zip(spec.intervals, spec.trees, strict=True)
+    ]
+    jumps = [tuple(_value(parse(t), values) for t in (j.at, j.by)) for j in spec.jumps]
+    kinks = sorted(mpmath.mpf(k) for k in _kinks(spec, values))
+    beside = [k + s * mpmath.mpf("0.21") for k in kinks if abs(k) < FARTHEST for s in (-1, 1)]
+    found: list[tuple[Any, Any, Any]] = []
+    if any(at == start for at, _ in jumps):
+        return found
+    for side in (-1, 1):
+        reached, total, size = start, height, abs(height)
+        places = [mpmath.mpf(p) for p in (*_PLACES, *beside) if (p - start) * side > 0]
+        for x in sorted(places, key=lambda p: abs(p - start)):
+            low, high = sorted((reached, x))
+            stops = [low, *(k for k in kinks if low < k < high), high]
+            rises = [_rise(bounds, values, a, b) for a, b in itertools.pairwise(stops)]
+            if any(rise is None for rise in rises):
+                break
+            total += side * mpmath.fsum(rises)
+            size += mpmath.fsum(map(abs, rises))
+            # A value at a knot at which f jumps belongs to one side: neither is compared there.
+            total += side * mpmath.fsum(by for at, by in jumps if low < at < high)
+            reached = x
+            if all(x != at for at, _ in jumps):
+                found.append((x, total, size + abs(x) * mpmath.mpf(10) ** -12))
+    return found
 
 
 def _drawn(spec: Spec, parameter: Parameter, chance: random.Random) -> float:
@@ -181,41 +219,6 @@ def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
         return mpmath.mpf(values[node.id]) if node.id in values else mpmath.pi + 0
 
     return interpret(tree, leaf, lambda name, argument: _CALLS[name](argument))
-
-
-def _integrals(spec: Spec, values: Values, start: Any, height: Any) -> list[tuple[Any, Any, Any]]:
-    """(x, f(x), the size of what is added up) on both sides of the anchor."""
-    bounds = [
-        (
-            -mpmath.inf if i.low is None else _value(parse(i.low), values),
-            mpmath.inf if i.high is None else _value(parse(i.high), values),
-            tree,
-        )
-        for i, tree in zip(spec.intervals, spec.trees, strict=True)
-    ]
-    jumps = [tuple(_value(parse(t), values) for t in (j.at, j.by)) for j in spec.jumps]
-    kinks = sorted(mpmath.mpf(k) for k in _kinks(spec, values))
-    beside = [k + s * mpmath.mpf("0.21") for k in kinks if abs(k) < FARTHEST for s in (-1, 1)]
-    found: list[tuple[Any, Any, Any]] = []
-    if any(at == start for at, _ in jumps):
-        return found
-    for side in (-1, 1):
-        reached, total, size = start, height, abs(height)
-        places = [mpmath.mpf(p) for p in (*_PLACES, *beside) if (p - start) * side > 0]
-        for x in sorted(places, key=lambda p: abs(p - start)):
-            low, high = sorted((reached, x))
-            stops = [low, *(k for k in kinks if low < k < high), high]
-            rises = [_rise(bounds, values, a, b) for a, b in itertools.pairwise(stops)]
-            if any(rise is None for rise in rises):
-                break
-            total += side * mpmath.fsum(rises)
-            size += mpmath.fsum(map(abs, rises))
-            # A value at a knot at which f jumps belongs to one side: neither is compared there.
-            total += side * mpmath.fsum(by for at, by in jumps if low < at < high)
-            reached = x
-            if all(x != at for at, _ in jumps):
-                found.append((x, total, size + abs(x) * mpmath.mpf(10) ** -12))
-    return found
 
 
 def _rise(bounds: Sequence[tuple[Any, Any, ast.expr]], values: Values, low: Any, high: Any) -> Any:

@@ -323,7 +323,10 @@ def _may_cross(distance: Expr, spec: Spec) -> bool:
 
 
 def _apart_at_kinks(names: list[str], gradient: Branches, spec: Spec) -> tuple[list[str], Branches]:
-    """One piece with abs(x - k) or sign(x - k) as two pieces, where k moves: its integral cancels else."""
+    """One piece with abs(x - k), where k moves, or with a root of abs(x), as the two beside the kink.
+
+    The integral of the first cancels near 0, and that of the second is found on each side alone.
+    """
     if len(gradient) > 1:
         return names, gradient
     (whole,) = gradient
@@ -336,9 +339,15 @@ def _apart_at_kinks(names: list[str], gradient: Branches, spec: Spec) -> tuple[l
         roots.add(sympy.expand(-part.args[0].subs(X, 0) / slope))
         sides[part] = 1 if slope.is_positive else -1
     trainable = {p.name for p in spec.trainable}
-    if len(roots) != 1 or not {s.name for s in next(iter(roots)).free_symbols} & trainable:
+    if len(roots) != 1:
         return names, gradient
     (root,) = roots
+    rooted = any(
+        isinstance(power.base, absolute) and not power.exp.is_Integer
+        for power in whole.formula.atoms(sympy.Pow)
+    )
+    if not rooted and not {s.name for s in root.free_symbols} & trainable:
+        return names, gradient
     parts = []
     for part, side in zip(split(whole, [root]), (-1, 1), strict=True):
         on_side = {

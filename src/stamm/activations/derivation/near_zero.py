@@ -168,7 +168,7 @@ def _windowed(
     near = [x for m in _NEAR for x in (-m, m) if low < x < high]
     if branch.formula.has(TabulatedIntegral) or _worst(branch.formula, near, samples) <= _LOST:
         return None
-    found_derivative = _clean_derivative(branch, near, [*samples, *shifted], reached)
+    found_derivative = _clean_derivative(branch, near, samples, shifted, reached)
     if found_derivative is None:
         return None
     derivative, order = found_derivative
@@ -204,6 +204,7 @@ def _clean_derivative(
     branch: Branch,
     near: Sequence[Any],
     samples: Sequence[Mapping[str, float]],
+    shifted: Sequence[Mapping[str, float]],
     reached: Sequence[Mapping[str, float]],
 ) -> tuple[Expr, int] | None:
     """The lowest derivative that does not vanish at 0, in a form that keeps its digits near 0."""
@@ -220,9 +221,14 @@ def _clean_derivative(
             if not all(map(mpmath.isfinite, at_zero)) or (order == 0 and max(at_zero) > _VANISHED):
                 return None
             if max(at_zero) > _VANISHED:
-                forms = stable_branches([Branch(**{**vars(branch), "formula": formula})], samples)
-                form = next(f.formula for f in forms if f.low <= 0 <= f.high)
-                return (form, order) if _worst(form, near, samples) <= _LOST else None
+                for compared in ([*samples, *shifted], samples):
+                    forms = stable_branches(
+                        [Branch(**{**vars(branch), "formula": formula})], compared
+                    )
+                    form = next(f.formula for f in forms if f.low <= 0 <= f.high)
+                    if _worst(form, near, samples) <= _LOST:
+                        return form, order
+                return None
             formula = sympy.diff(formula, X)
     return None
 

@@ -353,6 +353,8 @@ def _bases(formula: Expr, windowed: bool) -> Iterator[Expr]:
         yield formula.subs(
             {softplus_integral(u): u * softplus(u) - logistic_moment(u) for u in shared}
         )
+    if any(f.args[0].is_polynomial(X) and f.args[0].subs(X, 0).free_symbols for f in formula.atoms(sympy.tanh)):
+        yield formula.replace(sympy.tanh, lambda u: 2 * logistic(2 * u) - 1)  # 1 - tanh(x + b)**2
     if formula.has(normal_cdf):
         yield formula.replace(normal_cdf, lambda u: _HALF + normal_odd(u))
     if formula.has(cauchy_cdf):

@@ -97,6 +97,16 @@ FUNCTIONS: Mapping[str, Callable[[float], float]] = {
     "cauchy_cdf": cauchy_cdf,
     "cauchy_pdf": cauchy_pdf,
 }
+_PIECES = "Write two pieces, as in 'x > 0: x' and 'x <= 0: 0'"
+_ELSEWHERE: Mapping[str, str] = {  # names of other libraries, and what to write here
+    "sigmoid": "Write logistic(x)",
+    "silu": "Write x*logistic(x)",
+    "swish": "Write x*logistic(x)",
+    "gelu": "Write x*normal_cdf(x)",
+    "ln": "Write log(x)",
+    "tan": "Write sin(x)/cos(x), on pieces without a pole",
+    **dict.fromkeys(("relu", "max", "min", "maximum", "minimum", "where"), _PIECES),
+}
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
 _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
@@ -126,7 +136,8 @@ def parse(text: str, *, where: str = "", extra: tuple[str, ...] = ()) -> ast.exp
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "msg", None) or type(error).__name__
-        raise ConfigError(f"{text!r} is not a formula: {reason}", where=where) from None
+        fix = "Write products as 2*x" if reason.startswith("invalid decimal literal") else ""
+        raise ConfigError(f"{text!r} is not a formula: {reason}", where=where, fix=fix) from None
     _check(tree, text, where, extra, 0, 1)
     return tree
 
@@ -366,11 +377,15 @@ def _check(
                 raise ConfigError(
                     f"{text!r} calls the unknown function {name!r}",
                     where=where,
-                    fix=nearest(name, [*FUNCTIONS, *extra]),
+                    fix=_ELSEWHERE.get(name) or nearest(name, [*FUNCTIONS, *extra]),
                 )
             if name in FUNCTIONS and len(arguments) != 1:
                 raise ConfigError(f"{text!r}: {name} takes one argument", where=where)
             inner = arguments
+        case ast.BinOp(op=ast.BitXor()):
+            raise ConfigError(
+                f"{text!r} holds ^, which is not part of a formula", where=where, fix="Write x**2"
+            )
         case _:
             raise ConfigError(
                 f"{text!r} holds {ast.unparse(node)!r}, which is not part of a formula",
