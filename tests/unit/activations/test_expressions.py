@@ -36,7 +36,7 @@ def test_a_formula_has_its_value() -> None:
         ("True", "not part of a formula"),
         ("lambda: x", "not part of a formula"),
         ("expp(x)", "Did you mean 'exp'"),
-        ("sigmoid(x)", "Write logistic(x)"),
+        ("sigmoid(x)", "Write logistic"),
         ("max(x, 0)", "Write two pieces"),
         ("x^2", r"Write x\*\*2"),
         ("2x", r"Write products as 2\*x"),

@@ -138,7 +138,7 @@ def parse(text: str, *, where: str = "", extra: tuple[str, ...] = ()) -> ast.exp
         reason = getattr(error, "msg", None) or type(error).__name__
         fix = "Write products as 2*x" if reason.startswith("invalid decimal literal") else ""
         raise ConfigError(f"{text!r} is not a formula: {reason}", where=where, fix=fix) from None
-    _check(tree, text, where, extra, 0, 1)
+    _check(tree, text, where, extra, 0, 2)
     return tree
 
 
