@@ -116,7 +116,7 @@ def test_a_function_that_is_not_the_integral_is_found(monkeypatch: pytest.Monkey
 def test_a_parameter_that_makes_a_divisor_0_is_refused() -> None:
     free = Parameter(name="a", initial=0.5, bijection=Identity())
     spec = _spec("x > 0: (1 + x)**a", "x <= 0: 1", parameters=(free,))
-    with pytest.raises(DataError, match="has no value at x = .* at a = -1.*hold a positive"):
+    with pytest.raises(DataError, match=r"has no value at x = .* at a = -1.*hold a positive"):
         check_formulas(spec)
 
 
@@ -141,7 +141,9 @@ def test_a_value_below_every_format_is_0() -> None:
 def test_an_internal_exception_ends_in_one_line() -> None:
     with pytest.raises(ConfigError) as caught, refused_in_one_line(_spec("all x: 1"), "integrated"):
         raise RecursionError("maximum depth\nexceeded")
-    assert "\n" not in caught.value.line() and "'all x: 1' cannot be integrated" in str(caught.value)
+    assert "\n" not in caught.value.line() and "'all x: 1' cannot be integrated" in str(
+        caught.value
+    )
     assert isinstance(caught.value.__cause__, RecursionError)
 
 

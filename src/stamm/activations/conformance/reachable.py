@@ -185,9 +185,8 @@ def _crossing(
 
 def _kinks(spec: Spec, values: Values) -> list[float]:
     """Knots of the pieces, and the roots of linear arguments of abs, sign, sqrt, log and powers."""
-    found = []
-    for text in {t for i in spec.intervals for t in (i.low, i.high) if t is not None}:
-        found.append(float(_value(parse(text), values)))
+    knots = sorted({t for i in spec.intervals for t in (i.low, i.high) if t is not None})
+    found = [float(_value(parse(text), values)) for text in knots]
     for tree in spec.trees:
         for argument in _bent(tree):
             try:

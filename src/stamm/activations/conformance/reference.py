@@ -167,7 +167,12 @@ class TruthError:
 
 
 def truth_errors(
-    spec: Spec, values: Mapping[str, float], *, points: int = POINTS, every: int = 1, ends: bool = False
+    spec: Spec,
+    values: Mapping[str, float],
+    *,
+    points: int = POINTS,
+    every: int = 1,
+    ends: bool = False,
 ) -> tuple[TruthError, ...]:
     """The errors of every quantity at points of all magnitudes, knots, zeros and their neighbours.
 

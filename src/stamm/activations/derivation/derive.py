@@ -290,7 +290,10 @@ def _integrated(
     if free:
         low, high = min(free) - 1, max(free)
         at_start = {i: _limit(raw[i], start, names[i], spec) for i in range(low, high + 1)}
-        over = {i: sympy.factor(at_start[i] - at_start[i - 1] + steps[i]) for i in range(low + 1, high + 1)}
+        over = {
+            i: sympy.factor(at_start[i] - at_start[i - 1] + steps[i])
+            for i in range(low + 1, high + 1)
+        }
         for i in range(low, high + 1):
             constants[i] = height - at_start[i]
             for k, by in over.items():
@@ -351,7 +354,8 @@ def _apart_at_kinks(names: list[str], gradient: Branches, spec: Spec) -> tuple[l
     parts = []
     for part, side in zip(split(whole, [root]), (-1, 1), strict=True):
         on_side = {
-            f: side * way * (f.args[0] if isinstance(f, absolute) else 1) for f, way in sides.items()
+            f: side * way * (f.args[0] if isinstance(f, absolute) else 1)
+            for f, way in sides.items()
         }
         formula = sympy.expand(whole.formula.xreplace(on_side))
         parts.append(Branch(**{**vars(part), "formula": formula}))

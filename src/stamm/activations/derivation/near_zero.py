@@ -62,10 +62,22 @@ _RULES = (3, 4, 5, 6, 8, 10)  # points of the quadrature: each is one evaluation
 # How far off the real line a function is singular, and where it is bounded by its values on the line.
 _OFF_LINE = {
     **dict.fromkeys(
-        (sympy.exp, expm1, phi2, sympy.sinh, sympy.cosh, sympy.sin, sympy.cos, sympy.erf, normal_odd),
+        (
+            sympy.exp,
+            expm1,
+            phi2,
+            sympy.sinh,
+            sympy.cosh,
+            sympy.sin,
+            sympy.cos,
+            sympy.erf,
+            normal_odd,
+        ),
         sympy.oo,
     ),
-    **dict.fromkeys((logistic, logistic_odd, softplus, softplus_integral, logistic_moment), sympy.pi),
+    **dict.fromkeys(
+        (logistic, logistic_odd, softplus, softplus_integral, logistic_moment), sympy.pi
+    ),
     **dict.fromkeys((sympy.tanh, log_cosh), sympy.pi / 2),
     **dict.fromkeys(
         (sympy.atan, sympy.asinh, cauchy_cdf, cauchy_odd, cauchy_pdf, cauchy_slope), sympy.S.One
@@ -106,7 +118,11 @@ def input_scale(formula: Expr) -> Expr:
     inner = [part.args[0] for part in formula.atoms(sympy.Function)]
     powers = [power for power in formula.atoms(sympy.Pow) if power.base.is_Add]
     inner += [power.base for power in powers]
-    growth = {sympy.Abs(p.exp - p.exp.subs(dict.fromkeys(p.exp.free_symbols, 0))) for p in powers if p.base.has(X)}
+    growth = {
+        sympy.Abs(p.exp - p.exp.subs(dict.fromkeys(p.exp.free_symbols, 0)))
+        for p in powers
+        if p.base.has(X)
+    }
     scales = {
         sympy.Abs(part.coeff(X, 1)) + sympy.sqrt(sympy.Abs(part.coeff(X, 2)))
         for part in map(sympy.expand, inner)
@@ -129,7 +145,9 @@ def singularities_stay(formula: Expr, width: Expr) -> bool:
     scale = input_scale(formula)
     parts = [f for f in formula.atoms(sympy.Function) if f.has(X)]
     parts += [p for p in formula.atoms(sympy.Pow) if p.has(X) and not p.exp.is_Integer]
-    parts += [p for p in formula.atoms(sympy.Pow) if p.has(X) and p.exp.is_negative and p.exp.is_Integer]
+    parts += [
+        p for p in formula.atoms(sympy.Pow) if p.has(X) and p.exp.is_negative and p.exp.is_Integer
+    ]
     still = (sympy.simplify(part.xreplace({X: X / scale})).free_symbols <= {X} for part in parts)
     return all(still) or all(_stays_out(part, width) for part in parts)
 
@@ -159,7 +177,9 @@ def _windowed(
     reached: Sequence[Mapping[str, float]],
 ) -> list[Branch] | None:
     scale = input_scale(branch.formula)
-    ends = [sympy.expand(end * scale) if end.is_finite else end for end in (branch.low, branch.high)]
+    ends = [
+        sympy.expand(end * scale) if end.is_finite else end for end in (branch.low, branch.high)
+    ]
     if not all(end.is_number for end in ends):
         ends = [_nearest(ends[0], -1), _nearest(ends[1], 1)]
     if None in ends or not ends[0] <= 0 <= ends[1]:
@@ -213,8 +233,7 @@ def _clean_derivative(
         for order in range(_HIGHEST_ORDER + 1):
             try:
                 at_zero = [
-                    abs(number(formula, {**v, X.name: mpmath.mpf(0)}))
-                    for v in (*samples, *reached)
+                    abs(number(formula, {**v, X.name: mpmath.mpf(0)})) for v in (*samples, *reached)
                 ]
             except (ArithmeticError, ValueError, TypeError):
                 return None

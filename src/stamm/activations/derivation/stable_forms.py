@@ -166,7 +166,10 @@ _LIMITS: Mapping[Any, Callable[[Expr, int], Expr]] = {
     sympy.tanh: _from_limits(logistic, Integer(2), Integer(2), -Integer(1)),
     sympy.erf: _from_limits(normal_cdf, sympy.sqrt(2), Integer(2), -Integer(1)),
     sympy.atan: _from_limits(cauchy_cdf, Integer(1), sympy.pi, -sympy.pi / 2),
-    **{f: _from_limits(f, Integer(1), Integer(1), Integer(0)) for f in (logistic, normal_cdf, cauchy_cdf)},
+    **{
+        f: _from_limits(f, Integer(1), Integer(1), Integer(0))
+        for f in (logistic, normal_cdf, cauchy_cdf)
+    },
 }
 
 
@@ -353,7 +356,10 @@ def _bases(formula: Expr, windowed: bool) -> Iterator[Expr]:
         yield formula.subs(
             {softplus_integral(u): u * softplus(u) - logistic_moment(u) for u in shared}
         )
-    if any(f.args[0].is_polynomial(X) and f.args[0].subs(X, 0).free_symbols for f in formula.atoms(sympy.tanh)):
+    if any(
+        f.args[0].is_polynomial(X) and f.args[0].subs(X, 0).free_symbols
+        for f in formula.atoms(sympy.tanh)
+    ):
         yield formula.replace(sympy.tanh, lambda u: 2 * logistic(2 * u) - 1)  # 1 - tanh(x + b)**2
     if formula.has(normal_cdf):
         yield formula.replace(normal_cdf, lambda u: _HALF + normal_odd(u))

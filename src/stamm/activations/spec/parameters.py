@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from stamm.base.errors import ConfigError
 
-
 FARTHEST = 32.0  # from 0, or above a bound: how far a parameter is judged
 
 
