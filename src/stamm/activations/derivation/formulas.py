@@ -97,11 +97,11 @@ def refused_in_one_line(spec: Spec, step: str) -> Iterator[None]:
     """Turns an exception of SymPy, mpmath or stamm itself into one line that names the gradient.
 
     step     what was being done, as in "integrated" or "compared with the integral at a = 2"
-    Raises   ConfigError, with the exception as its cause; a StammError passes as it is.
+    Raises   ConfigError, with the exception as its cause; a StammError or OSError passes as it is.
     """
     try:
         yield
-    except StammError:
+    except (StammError, OSError):
         raise
     except Exception as error:
         stated = "; ".join(f"{piece.where}: {piece.formula}" for piece in spec.pieces)
