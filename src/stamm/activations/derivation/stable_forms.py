@@ -27,6 +27,8 @@ from stamm.activations.derivation.primitives import (
     cauchy_pdf,
     cauchy_slope,
     expm1,
+    gompertz,
+    gompertz_pdf,
     logistic,
     logistic_odd,
     normal_cdf,
@@ -132,7 +134,7 @@ def with_tails(branch: Branch, samples: Sequence[Mapping[str, float]]) -> Branch
     Checked  tests/unit/activations/test_tails.py
     """
     formula = branch.formula
-    if not formula.has(*_LIMITS, sympy.exp):
+    if not formula.has(*_LIMITS, sympy.exp, gompertz):
         return branch
     points = _tail_points(branch, samples)
 
@@ -143,6 +145,7 @@ def with_tails(branch: Branch, samples: Sequence[Mapping[str, float]]) -> Branch
     if before <= _CANCELLED:
         return branch
     forms = [_squares_by_logistics(formula), sympy.expand(formula)]
+    forms += [formula.replace(gompertz, lambda u: 1 + expm1(-sympy.exp(-u)))]
     for side in (-1, 1):
         raised = formula.replace(
             lambda part: part.func in _LIMITS, lambda part, by=side: _LIMITS[part.func](part, by)
@@ -343,6 +346,10 @@ def _bases(formula: Expr, windowed: bool) -> Iterator[Expr]:
     if formula.has(sympy.exp) and windowed:
         yield formula.replace(sympy.exp, lambda u: 1 + expm1(u))
         yield formula.replace(sympy.exp, lambda u: 1 + u + phi2(u))
+    inner = [-f.args[0] for f in formula.atoms(sympy.exp) if isinstance(-f.args[0], sympy.exp)]
+    for u in (part.args[0] for part in sorted(inner, key=sympy.default_sort_key)):
+        density = sympy.exp(u) * sympy.exp(-sympy.exp(u))  # infinity times zero
+        yield formula.subs(density, gompertz_pdf(-u))
     if formula.has(logistic):
         single = complement_free(formula)
         yield single
