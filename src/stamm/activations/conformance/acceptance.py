@@ -28,7 +28,7 @@ def check_formulas(spec: Spec) -> None:
 
     f, f' and every slope in a parameter are compared, at the initial values of the parameters and
     at moved ones; at fewer inputs at the ends of every parameter's range, where it moves a kink, and at
-    random. The integral itself is held against quadrature of the stated pieces.
+    random. The integral itself is compared with quadrature of the stated pieces.
 
     Raises   DataError that names the quantity, its error and the input.
     Checked  tests/unit/activations/test_acceptance.py

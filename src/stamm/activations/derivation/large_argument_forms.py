@@ -227,7 +227,7 @@ def scale_beside_x(formula: Expr) -> Expr | None:
 
 
 def shift_beside_x(formula: Expr, scale: Expr) -> Expr:
-    """How far parameters shift the input of functions, in units of the scaled input: |b| for tanh(a*x + b)."""
+    """The shift of the input of functions by parameters, in units of the scaled input: |b| for tanh(a*x + b)."""
     shifts = {
         sympy.Abs(part.coeff(X, 0) * scale / part.coeff(X, 1))
         for part in (sympy.expand(f.args[0]) for f in formula.atoms(sympy.Function))

@@ -8,7 +8,7 @@ coefficients that depend on b. Its derivative has all its digits, and
 where r is the order to which F vanishes. A few points of a Gauss-Legendre rule are enough on a
 window around 0, whose width shrinks with the scale of the input. The error of the rule is that of an
 analytic function on a disc, so a window is used only where no parameter can move a kink, a pole or a
-branch point into it, or make a function change faster than the scale of the input tells.
+branch point into it, or make a function change faster than the scale of the input.
 """
 
 from __future__ import annotations
