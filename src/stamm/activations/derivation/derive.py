@@ -320,8 +320,13 @@ def _may_cross(distance: Expr, spec: Spec) -> bool:
 
     Then a term of the constants, with the sign of the distance, is 0 on one side.
     """
-    fixed = {s: _fixed(spec)[s.name] for s in distance.free_symbols if s.name in _fixed(spec)}
-    distance = sympy.expand(distance.xreplace({s: sympy.Rational(v) for s, v in fixed.items()}))
+    symbols = _symbols(spec)
+    known = {symbols[name]: sympy.Rational(value) for name, value in _fixed(spec).items()}
+    for p in spec.trainable:
+        if isinstance(p.bijection, (Softplus, Exp)):
+            bound = symbols[p.above_name] if p.above_name else sympy.Rational(p.above or 0)
+            known[symbols[p.name]] = bound + Symbol(f"_rise_of_{p.name}", positive=True)
+    distance = sympy.expand(distance.xreplace(known).xreplace(known))
     return not (distance.is_nonnegative or distance.is_nonpositive)
 
 
