@@ -8,6 +8,7 @@ someone who can write into the home folder.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ _PRIMITIVES = tuple((_HERE / "primitives").glob("*.py"))
 _HASH = re.compile(r"[0-9a-f]{64}")
 _HEADER = re.compile(r"# stamm kernel: sha256 ([0-9a-f]{64}), derived by ([0-9a-f]{64})")
 _REGISTERED: dict[str, str] = {}
+_JUDGED: set[str] = set()
 
 
 def kernel_folder() -> Path | None:
@@ -99,7 +101,33 @@ def register_kernel_source(content_hash: str, source: str, *, primitives: str = 
         )
         return False
     _REGISTERED[content_hash] = source
+    if primitives:  # a module that `stamm derive` wrote, after it had judged the kernel
+        _JUDGED.add(content_hash)
     return True
+
+
+def record_judged(content_hash: str) -> None:
+    """Record, for this process and in the home folder, that a spec's kernel holds its budgets."""
+    _JUDGED.add(content_hash)
+    path = _path(content_hash)
+    if path is not None:
+        with contextlib.suppress(OSError, RunError):
+            write_text(path.with_suffix(".judged"), f"{deriver()}\n")
+
+
+def is_judged(content_hash: str) -> bool:
+    """Whether the kernel of a spec was held to its budgets, by this version of the derivation.
+
+    Checked  tests/unit/activations/test_reachable.py
+    """
+    if content_hash in _JUDGED:
+        return True
+    path = _path(content_hash)
+    try:
+        judged = path is not None and path.with_suffix(".judged").read_text() == f"{deriver()}\n"
+    except (OSError, UnicodeDecodeError):
+        return False
+    return judged
 
 
 @lru_cache(maxsize=1)

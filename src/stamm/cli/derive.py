@@ -160,59 +160,61 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
     from stamm.activations.conformance.golden import write_golden
     from stamm.activations.conformance.judge import table_sentences
     from stamm.activations.derivation.derive import derive, exact_formulas
+    from stamm.activations.derivation.formulas import refused_in_one_line
     from stamm.activations.equivalence.detect import rediscover
     from stamm.reports.activation_page import activation_page
 
-    stages.next("integrate the gradient")
-    exact_formulas(spec)
-    stages.next("find numerically stable forms")
-    derived = derive(spec)
-    kernel = kernel_source(derived, "stamm derive")
-    register_kernel_source(spec.content_hash, kernel)
-    stages.next("compare with the integral at every exponent of float32")
-    check_formulas(spec)
-    stages.next("measure the accuracy in bfloat16, float16 and float32")
-    verdict = accepted(spec)
-    store_kernel_source(spec.content_hash, kernel)
-    stages.next("certify")
-    certificate = certify(derived)
-    stages.next(f"compare with {len(catalog.ENTRIES)} known activations")
-    findings = rediscover(spec)
-    sentences = [finding.sentence(spec.name) for finding in findings]
-    facts = {
-        **describe_spec(spec, texts(derived)),
-        "table": list(table_sentences(derived)),
-        "cost": cost(spec, kernel),
-        "certificate": certificate,
-    }
-    receipt = {
-        "content_hash": spec.content_hash,
-        "command": command,
-        "known": known,
-        "facts": facts,
-        "accuracy": accuracy_texts(verdict),
-        "findings": [
-            {**dataclasses.asdict(f), "sentence": f.sentence(spec.name)} for f in findings
-        ],
-    }
-    stages.next("write the page, the module and the golden vectors")
-    with derived_folder.replaced(folder, receipt) as place:
-        write_json(place / STORED, to_plain(spec))
-        write_text(place / derived_folder.KERNEL, kernel)
-        write_text(place / f"{spec.name}.py", derived_folder.module_source(spec, kernel))
-        write_json(place / derived_folder.CERTIFICATE, certificate)
-        page = activation_page(
-            spec,
-            facts,
-            certificate=certificate,
-            verdict=to_plain(verdict),
-            findings=sentences,
-            command=command,
-        )
-        write_text(place / f"{spec.name}.html", page)
-        write_text(place / derived_folder.README, derived_folder.readme_text(spec, command))
-        write_golden(spec, place / derived_folder.GOLDEN)
-    return receipt
+    with refused_in_one_line(spec, "derived"):
+        stages.next("integrate the gradient")
+        exact_formulas(spec)
+        stages.next("find numerically stable forms")
+        derived = derive(spec)
+        kernel = kernel_source(derived, "stamm derive")
+        register_kernel_source(spec.content_hash, kernel)
+        stages.next("compare with the integral at every exponent of float32")
+        check_formulas(spec)
+        stages.next("measure the accuracy in bfloat16, float16 and float32")
+        verdict = accepted(spec)
+        store_kernel_source(spec.content_hash, kernel)
+        stages.next("certify")
+        certificate = certify(derived)
+        stages.next(f"compare with {len(catalog.ENTRIES)} known activations")
+        findings = rediscover(spec)
+        sentences = [finding.sentence(spec.name) for finding in findings]
+        facts = {
+            **describe_spec(spec, texts(derived)),
+            "table": list(table_sentences(derived)),
+            "cost": cost(spec, kernel),
+            "certificate": certificate,
+        }
+        receipt = {
+            "content_hash": spec.content_hash,
+            "command": command,
+            "known": known,
+            "facts": facts,
+            "accuracy": accuracy_texts(verdict),
+            "findings": [
+                {**dataclasses.asdict(f), "sentence": f.sentence(spec.name)} for f in findings
+            ],
+        }
+        stages.next("write the page, the module and the golden vectors")
+        with derived_folder.replaced(folder, receipt) as place:
+            write_json(place / STORED, to_plain(spec))
+            write_text(place / derived_folder.KERNEL, kernel)
+            write_text(place / f"{spec.name}.py", derived_folder.module_source(spec, kernel))
+            write_json(place / derived_folder.CERTIFICATE, certificate)
+            page = activation_page(
+                spec,
+                facts,
+                certificate=certificate,
+                verdict=to_plain(verdict),
+                findings=sentences,
+                command=command,
+            )
+            write_text(place / f"{spec.name}.html", page)
+            write_text(place / derived_folder.README, derived_folder.readme_text(spec, command))
+            write_golden(spec, place / derived_folder.GOLDEN)
+        return receipt
 
 
 def _print_result(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from stamm.activations.benchmark.measure import BenchmarkArm, measure
-from stamm.activations.module import build_activation
+from stamm.activations.module.activation import module_of
 from stamm.activations.spec import Spec
 from stamm.base.schema import read_record, write_record
 from stamm.runs.job import Workspace
@@ -49,7 +49,7 @@ def run(config: CostConfig, workspace: Workspace) -> None:
 
 
 def _arm(spec: Spec) -> BenchmarkArm:
-    module = build_activation(spec, dtype=torch.float32)
+    module = module_of(spec, dtype=torch.float32)
     return BenchmarkArm(
         name=spec.name, call=module, parameters=tuple(module.parameters()), same=False
     )

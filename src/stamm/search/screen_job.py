@@ -88,7 +88,7 @@ def _inaccuracy(spec: Spec) -> list[str]:
     try:
         check_formulas(spec)
         accepted(spec, count=NUM_INPUTS)
-    except DataError as error:
+    except (ConfigError, DataError) as error:
         return [f"accuracy: {error.line()}"]
     return []
 

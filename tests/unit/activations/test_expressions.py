@@ -36,6 +36,11 @@ def test_a_formula_has_its_value() -> None:
         ("True", "not part of a formula"),
         ("lambda: x", "not part of a formula"),
         ("expp(x)", "Did you mean 'exp'"),
+        ("sigmoid(x)", "Write logistic"),
+        ("max(x, 0)", "Write two pieces"),
+        ("x^2", r"Write x\*\*2"),
+        ("2x", r"Write products as 2\*x"),
+        ("+".join(["x"] * 101), "more than 100 terms"),
         ("exp(x, x)", "takes one argument"),
         ("x +", "is not a formula"),
         ("1e999*x", "not finite"),
@@ -68,7 +73,14 @@ def test_intervals(text: str, ends: tuple[object, ...]) -> None:
     assert (found.low, found.low_closed, found.high, found.high_closed) == ends
 
 
-@pytest.mark.parametrize("text", ["x", "x == 0", "0 < x > 1", "y > 0", "x < x", "x <", "0 < 1 < x"])
+def test_a_flat_sum_of_many_terms_is_not_deep() -> None:
+    assert evaluate(parse(" + ".join(["x"] * 100)), {"x": 0.5}) == 50.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x", "x == 0", "0 < x > 1", "y > 0", "x < x", "x <", "0 < 1 < x", "0 < x < 1 < 2"],
+)
 def test_what_is_no_interval_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="does not state where the piece holds"):
         parse_interval(text)

@@ -51,6 +51,7 @@ _PRODUCTS = Budget(
     room=8.0,
     reach=2.0**120,
 )
+_AT_ENDS = 2.0**10  # two powers of 32
 # By the name of the entry, then by dtype. An entry is listed with a tighter budget, or with a
 # larger one and its reason, which is printed with every verdict.
 _ENTRIES: dict[str, dict[str, Budget]] = {
@@ -88,6 +89,11 @@ def budget(name: str, dtype: str) -> Budget:
 def without_squares(of: Budget) -> Budget:
     """A budget of bfloat16 that leaves out inputs whose squares overflow float32."""
     return replace(_SQUARES, ulp=of.ulp, reach=min(of.reach, _SQUARES.reach))
+
+
+def at_range_ends(of: Budget) -> Budget:
+    """A budget where a parameter is 32 or 1/32: products with its powers may overflow earlier."""
+    return replace(of, room=of.room * _AT_ENDS) if of.room > 1 else of
 
 
 def parameter_budget(name: str, dtype: str) -> Budget:

@@ -81,6 +81,29 @@ def exact_quantities(
     return found if up is None else _times_up(kernel, parameters, found, up)
 
 
+def slope_size(found: Mapping[str, ExactValues], x: Tensor) -> Tensor:
+    """|f| + |x f'| + |f'|: the size of the numbers whose difference a slope in a parameter is."""
+    f, slope = found[FUNCTION].values.abs(), found[SLOPE].values.abs()
+    return f + (x * slope).abs() + slope
+
+
+def without_vanishing_slopes(found: Mapping[str, ExactValues], x: Tensor) -> dict[str, ExactValues]:
+    """The quantities, with no verdict on a slope in a parameter that is next to nothing.
+
+    Where a gate is shut or saturated, its slope in a shift is the difference of numbers of
+    `slope_size`. Below 1/256 of that its last digits decide nothing.
+    """
+    least = slope_size(found, x) / 256
+    return {
+        name: of
+        if name in (FUNCTION, SLOPE, UP_SLOPE)
+        else ExactValues(
+            of.values, torch.where(of.values.abs() < least, torch.inf, of.condition), of.terms
+        )
+        for name, of in found.items()
+    }
+
+
 def kernel_parameters(spec: Spec, values: Mapping[str, float]) -> Parameters:
     """The effective values as kernels take them: trainable ones as float64 tensors, in order."""
     return tuple(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from stamm.activations.conformance.exact import FUNCTION, SLOPE, UP_SLOPE, parameter_slope
-from stamm.activations.module import build_activation
+from stamm.activations.module.activation import module_of
 from stamm.activations.spec import Gated, Spec
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.user_code import load_python
@@ -64,7 +64,7 @@ class StammImplementation:
 
     def bind(self, spec: Spec, values: Mapping[str, float], dtype: torch.dtype) -> Bound:
         """A new module that holds these values: what follows from its stored numbers, in float64."""
-        module = build_activation(spec, compat=self.compat, dtype=dtype)
+        module = module_of(spec, compat=self.compat, dtype=dtype)
         return _bound_module(module, spec, values)
 
 

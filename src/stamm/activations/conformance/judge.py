@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from stamm.activations.cache import known_kernel_source
-from stamm.activations.conformance.budgets import budget, parameter_budget, without_squares
+from stamm.activations.conformance.budgets import (
+    at_range_ends,
+    budget,
+    parameter_budget,
+    without_squares,
+)
 from stamm.activations.conformance.exact import (
     CONDITION_TEXT,
     FUNCTION,
@@ -19,6 +24,7 @@ from stamm.activations.conformance.exact import (
     exact_quantities,
     parameter_slope,
     raw_slopes,
+    without_vanishing_slopes,
 )
 from stamm.activations.conformance.implementations import Bound, Implementation, Observed, observe
 from stamm.activations.conformance.inputs import FULL, exponents, inputs, knots, mixed_ups
@@ -58,6 +64,7 @@ def judge(
     quantities: Sequence[str] | None = None,
     count: int = FULL,
     squares: bool = False,
+    ends: bool = False,
 ) -> ConformanceVerdict:
     """Compare an implementation with the exact values, at every 16-bit input and `count` float32.
 
@@ -68,6 +75,8 @@ def judge(
     values       effective values of the trainable parameters; the initial ones by default
     quantities   "function", "slope", "up_slope" (gated), "slope_in_NAME"; all by default
     squares      leave out of bfloat16 the inputs whose squares overflow float32
+    ends         the values are ends of ranges: bfloat16 may overflow earlier, by their powers, and
+                 slopes in parameters that nearly vanish are not judged
     Edge         an output without a gradient in its inputs is a problem; slopes in parameters that the
                  implementation does not give are listed as not judged.
                  The exact values belong to the parameters as the implementation stores them, so a
@@ -80,7 +89,8 @@ def judge(
     """
     full = {**spec.initial_values(), **(values or {})}
     found = [
-        _of_dtype(spec, implementation, full, dtype, quantities, count, squares) for dtype in dtypes
+        _of_dtype(spec, implementation, full, dtype, quantities, count, squares, ends)
+        for dtype in dtypes
     ]
     return ConformanceVerdict(
         spec=spec.name,
@@ -125,11 +135,13 @@ def _of_dtype(
     quantities: Sequence[str] | None,
     count: int,
     squares: bool,
+    ends: bool,
 ) -> DtypeVerdict:
     bound = implementation.bind(spec, values, dtype)
     limit, wider = (of(spec.name, dtype_name(dtype)) for of in (budget, parameter_budget))
     if squares and dtype == torch.bfloat16:
         limit = without_squares(limit)
+    limit = at_range_ends(limit) if ends else limit
     x = _with_more(inputs(spec, bound.values, dtype, count=count), count)
     x = x[~(x.abs() > limit.reach)]
     settings: list[tuple[str, Tensor | None]] = [("", None)]
@@ -140,6 +152,7 @@ def _of_dtype(
     absent: dict[str, None] = {}
     for suffix, up in settings:
         exact = exact_stored(spec, bound, x.double(), None if up is None else up.double())
+        exact = without_vanishing_slopes(exact, x.double()) if ends else exact
         names = [n for n in exact if quantities is None or n in quantities]
         seen = observe(implementation.name, bound, x, up, names)
         for name in names:

@@ -29,7 +29,7 @@ from stamm.activations.conformance.inputs import knots, mixed_ups
 from stamm.activations.conformance.judge import exact_stored, judge, near_knots
 from stamm.activations.conformance.ulp import dtype_name, neighbours, rounded
 from stamm.activations.conformance.verdict import CheckResult, errors_of, finding
-from stamm.activations.module import build_activation
+from stamm.activations.module.activation import module_of
 from stamm.activations.spec import Gated, Spec
 from stamm.base.errors import StammError
 
@@ -409,7 +409,7 @@ def _width(spec: Spec, judged: Implementation) -> tuple[bool, str]:
         return True, "there are none"
     kept = True
     for dtype in _SHORT:
-        module: nn.Module = nn.Sequential(build_activation(spec)).to(dtype)
+        module: nn.Module = nn.Sequential(module_of(spec)).to(dtype)
         kept &= all(p.dtype == torch.float32 for p in module.parameters())
     return kept, f"{len(spec.trainable)} under .bfloat16() and .half()"
 

@@ -16,6 +16,7 @@ from stamm.activations.conformance.exact import (
     SLOPE,
     exact_quantities,
     parameter_slope,
+    slope_size,
 )
 from stamm.activations.conformance.inputs import exponents, knots, log_uniform_inputs, zeros
 from stamm.activations.conformance.ulp import neighbours, unit
@@ -26,12 +27,14 @@ from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import TabulatedIntegral
 from stamm.activations.spec import Spec
+from stamm.base.errors import DataError
 
 Quantity = Literal["function", "slope", "curvature"]
 DIGITS = 120  # 1 - exp(x) at the smallest float32 loses 45 of them
-_FIRST_DIGITS, _LAST_DIGITS = 40, 1300
+_FIRST_DIGITS, _LAST_DIGITS = 40, 2600
 _AGREED = mpmath.mpf(10) ** -20
-_NOTHING = mpmath.mpf(10) ** -1000  # what is left of terms that add up to 0
+_BELOW = mpmath.mpf(10) ** -360  # no format holds it; 500 digits leave less of cubes of 1e38
+_ENOUGH_DIGITS = 500
 
 
 def truth(
@@ -65,11 +68,11 @@ def evaluate(branches: Branches, points: Iterable[float], values: Mapping[str, f
 def settled(branches: Branches, points: Iterable[float], values: Mapping[str, float]) -> list[Any]:
     """A piecewise formula at each finite point, right to 20 digits however much it cancels.
 
-    The number of digits is doubled until two evaluations agree. Terms that add up to exactly 0
-    give 0.
+    The number of digits is doubled until two evaluations agree. What is below 1e-360 in both, far
+    below every format, is 0.
 
     Edge     infinite or NaN where an exponential is beyond every format.
-    Raises   ArithmeticError where 1300 digits do not settle a value.
+    Raises   DataError where 2600 digits do not settle a value.
     Checked  tests/unit/activations/test_acceptance.py
     """
     with mpmath.workdps(DIGITS):
@@ -81,19 +84,30 @@ def _settled(branch: Branch, at: Mapping[str, Any]) -> Any:
     if branch.formula == 0:
         return mpmath.mpf(0)
     tabled = branch.formula.has(TabulatedIntegral)
-    digits, before = _first_digits(at[X.name], tabled), None
+    digits, before, used = _first_digits(at[X.name], tabled), None, 0
     while digits <= _LAST_DIGITS:
         with mpmath.workdps(digits):
-            value = number(branch.formula, at)
-            agreed = before is not None and abs(value - before) <= _AGREED * abs(value)
-            if (agreed and (value != 0 or tabled)) or not mpmath.isfinite(
-                value
-            ):  # an exponential beyond every format
+            try:
+                value = number(branch.formula, at)
+            except (ArithmeticError, ValueError):
+                raise DataError(
+                    f"{branch.formula} has no value at x = {float(at[X.name]):g}",
+                    fix="Bound the parameter that makes a divisor 0 there",
+                ) from None
+            if not mpmath.isfinite(value):  # an exponential beyond every format
                 return value
-        digits, before = 2 * digits, value
-    if abs(value) < _NOTHING:
-        return mpmath.mpf(0)
-    raise ArithmeticError(f"{branch.formula} has no value to {_LAST_DIGITS} digits")
+            if before is not None:
+                agreed = abs(value - before) <= _AGREED * abs(value)
+                if agreed and (value != 0 or tabled):
+                    return value
+                if used >= _ENOUGH_DIGITS and max(abs(value), abs(before)) < _BELOW:
+                    return mpmath.mpf(0)
+        digits, before, used = 2 * digits, value, digits
+    raise DataError(
+        f"{branch.formula} cancels at x = {float(at[X.name]):g}: {used} digits do not give its value",
+        where="compared with the integral",
+        fix="State the gradient without a difference of exponentials, or on two pieces",
+    )
 
 
 def _first_digits(x: Any, tabled: bool) -> int:
@@ -153,7 +167,12 @@ class TruthError:
 
 
 def truth_errors(
-    spec: Spec, values: Mapping[str, float], *, points: int = POINTS
+    spec: Spec,
+    values: Mapping[str, float],
+    *,
+    points: int = POINTS,
+    every: int = 1,
+    ends: bool = False,
 ) -> tuple[TruthError, ...]:
     """The errors of every quantity at points of all magnitudes, knots, zeros and their neighbours.
 
@@ -161,20 +180,27 @@ def truth_errors(
     number to the largest finite one: the float64 kernel is the truth that float32 is judged by.
 
     values   effective values of all parameters
+    every    take one exponent in so many
+    ends     as for `judge`
     """
     derived = derive(spec)
-    x = _points(spec, values, points)
+    x = _points(spec, values, points, every)
     exact = exact_quantities(spec, values, x)
+    least = slope_size(exact, x) / 256 if ends else torch.zeros_like(x)
     changes = _changes(derived.exact, spec)
     found = []
     for name, branches in _branches(derived.exact, spec).items():
         if name == SLOPE and spec.surrogate:
             continue
-        errors = _errors(exact[name].values, settled(branches, x.tolist(), values))
+        true = settled(branches, x.tolist(), values)
+        errors = _errors(exact[name].values, true)
         good = exact[name].well_conditioned | torch.isinf(errors)
         # A wrong value has a wrong condition number too.
         for i in torch.nonzero((errors > ALLOWED_ULP) & torch.isfinite(errors)).flatten().tolist():
             good[i] = _condition(branches, changes[name], x[i].item(), values) < ILL_CONDITIONED
+        if name not in (FUNCTION, SLOPE):
+            held = [abs(value) >= limit for value, limit in zip(true, least.tolist(), strict=True)]
+            good &= torch.tensor(held) | torch.isinf(errors)
         worst = int(torch.where(good, errors, -1.0).argmax())
         found.append(
             TruthError(
@@ -222,7 +248,7 @@ def _condition(branches: Branches, change: Branches, x: float, values: Mapping[s
     return abs(x * slope / value) if value else mpmath.inf
 
 
-def _points(spec: Spec, values: Mapping[str, float], count: int) -> torch.Tensor:
+def _points(spec: Spec, values: Mapping[str, float], count: int, step: int) -> torch.Tensor:
     wide = log_uniform_inputs(24 * count).double()
     # The middle magnitudes, where formulas bend, get half of the points.
     bending = wide[(wide.abs() > 1e-3) & (wide.abs() < 30)]
@@ -230,9 +256,9 @@ def _points(spec: Spec, values: Mapping[str, float], count: int) -> torch.Tensor
     ends = [knot for knot in knots(spec, values) if knot == torch.tensor(knot).item()]
     near = torch.tensor([*ends, *zeros(spec, values)], dtype=torch.float64)
     every = exponents(torch.float32).double()
-    parts = [torch.zeros(1).double(), every, wide[: count // 2], bending[: count // 2]]
-    points: torch.Tensor = torch.unique(torch.cat([*parts, neighbours(near)]))
     smallest = every.abs().min()
+    parts = [torch.zeros(1).double(), every[::step], wide[: count // 2], bending[: count // 2]]
+    points: torch.Tensor = torch.unique(torch.cat([*parts, neighbours(near)]))
     return points[(points == 0) | (points.abs() >= smallest)]
 
 

@@ -7,7 +7,7 @@ parameters, differentiating a piece gives Leibniz' rule with moving knots.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import mpmath
@@ -23,6 +23,7 @@ from stamm.activations.derivation.formulas import (
     FactorFormulas,
     Formulas,
     bounds,
+    refused_in_one_line,
 )
 from stamm.activations.derivation.integral_table import respelled
 from stamm.activations.derivation.integrate import antiderivative
@@ -31,10 +32,10 @@ from stamm.activations.derivation.near_zero import branches_near_zero
 from stamm.activations.derivation.primitives import Primitive, X, absolute, signum
 from stamm.activations.derivation.stable_forms import (
     FARTHEST,
-    by_logistics,
-    cancels_far_out,
     sample_points,
+    split,
     stable_branches,
+    with_tails,
 )
 from stamm.activations.derivation.symbolic import elementary, number, to_sympy
 from stamm.activations.spec import Gated, Piece, Spec
@@ -61,13 +62,13 @@ def derive(spec: Spec) -> Derived:
     """
     # Which of two equal forms SymPy returns may depend on what it has cached from earlier work.
     clear_cache()
-    with mpmath.workdps(_WORKING_DIGITS):
+    with refused_in_one_line(spec, "derived"), mpmath.workdps(_WORKING_DIGITS):
         symbols, samples = _symbols(spec), spec.sample_values()
         exact = exact_formulas(spec)
         return Derived(
             spec=spec,
             exact=exact,
-            stable=_stable(exact, samples, _fixed(spec)),
+            stable=_stable(exact, spec),
             surrogate=_surrogate(spec, symbols, samples),
             up=_up(spec, symbols, samples),
         )
@@ -79,7 +80,7 @@ def exact_formulas(spec: Spec) -> Formulas:
 
     Raises   ConfigError as `derive`.
     """
-    with mpmath.workdps(_WORKING_DIGITS):
+    with refused_in_one_line(spec, "integrated"), mpmath.workdps(_WORKING_DIGITS):
         symbols = _symbols(spec)
         pieces, gradient = _stated(spec, spec.pieces, spec.intervals, symbols)
         function = _integrated(spec, pieces, gradient, symbols, _hints(spec, symbols))
@@ -126,9 +127,11 @@ def _fixed(spec: Spec) -> dict[str, float]:
     return {p.name: p.initial for p in spec.parameters if not p.trainable}
 
 
-def _stable(
-    exact: Formulas, samples: list[dict[str, float]], fixed: Mapping[str, float]
-) -> Formulas:
+def _stable(exact: Formulas, spec: Spec) -> Formulas:
+    reached, fixed = spec.stress_values(), _fixed(spec)
+    shifted = _shifted(exact.slope, spec)
+    samples = [*spec.sample_values(), *shifted]
+
     def best(branches: Branches, reach: float = FARTHEST) -> Branches:
         return outward_branches(stable_branches(branches, samples, reach), samples, reach)
 
@@ -136,7 +139,8 @@ def _stable(
         branches: Branches,
     ) -> Branches:  # first derivatives, which training uses, keep their digits everywhere
         near = anchored_branches(stable_branches(branches, samples), samples, fixed)
-        return branches_near_zero(outward_branches(near, samples, digits=True), samples)
+        far = outward_branches(near, samples, digits=True)
+        return branches_near_zero(far, spec.sample_values(), shifted, reached)
 
     rows = exact.parameter_curvatures
     if len(rows) <= _MOST_POLISHED:
@@ -149,7 +153,7 @@ def _stable(
         rows = tuple(tuple(half[max(i, j), min(i, j)] for j in order) for i in order)
     return Formulas(
         function=first(exact.function),
-        slope=_slope(exact.slope, first, samples),
+        slope=first(exact.slope),
         curvature=best(exact.curvature),
         parameter_slopes=tuple(map(first, exact.parameter_slopes)),
         mixed=tuple(map(best, exact.mixed)),
@@ -157,15 +161,15 @@ def _stable(
     )
 
 
-def _slope(
-    stated: Branches, first: Callable[[Branches], Branches], samples: list[dict[str, float]]
-) -> Branches:
-    """The gradient as stated; in terms of the logistic where expanding 1 - tanh(u)**2 would cancel."""
-    found = first(stated)
-    again = tuple(Branch(**{**vars(b), "formula": by_logistics(b.formula)}) for b in stated)
-    if again == stated:
-        return found
-    return first(again) if any(cancels_far_out(b, samples[0]) for b in found) else found
+def _shifted(branches: Branches, spec: Spec) -> list[dict[str, float]]:
+    """Settings at which parameters shift the input of a function far to either side.
+
+    logistic(u) may be written as 1/2 + logistic_odd(u) near u = 0, and not in its tail.
+    """
+    inner = {f.args[0] for b in branches for f in b.formula.atoms(sympy.Function) if f.has(X)}
+    shifts = {s.name for u in inner if u.is_polynomial(X) for s in u.subs(X, 0).free_symbols}
+    trainable = [p.name for p in spec.trainable if p.name in shifts]
+    return [values for name in trainable for values in spec.ends_of(name)]
 
 
 def _surrogate(
@@ -210,12 +214,15 @@ def _stated(
         return otherwise if text is None else to_sympy(parse(text), symbols)
 
     branches = [
-        Branch(
-            low=end(interval.low, -sympy.oo),
-            low_closed=interval.low_closed,
-            high=end(interval.high, sympy.oo),
-            high_closed=interval.high_closed,
-            formula=respelled(to_sympy(parse(piece.formula), symbols)),
+        with_tails(
+            Branch(
+                low=end(interval.low, -sympy.oo),
+                low_closed=interval.low_closed,
+                high=end(interval.high, sympy.oo),
+                high_closed=interval.high_closed,
+                formula=respelled(to_sympy(parse(piece.formula), symbols)),
+            ),
+            spec.sample_values(),
         )
         for piece, interval in zip(pieces, intervals, strict=True)
     ]
@@ -251,7 +258,7 @@ def _integrated(
     symbols: Mapping[str, Symbol],
     hints: Mapping[str, Expr],
 ) -> Branches:
-    names = [piece.where for piece in pieces]
+    names, gradient = _apart_at_kinks([piece.where for piece in pieces], gradient, spec)
     start, height = (to_sympy(parse(text), symbols) for text in spec.anchor)
     values = spec.initial_values()
     home = next(i for i, branch in enumerate(gradient) if _holds(branch, start, values))
@@ -272,22 +279,92 @@ def _integrated(
         )
         for branch, name in zip(gradient, names, strict=True)
     ]
+    steps = [sympy.S.Zero]  # by how much the constant of a piece exceeds that of the one before
+    for i, knot in enumerate((branch.low for branch in gradient[1:]), 1):
+        step = _limit(raw[i - 1], knot, names[i - 1], spec) + _jump(spec, knot, symbols)
+        steps.append(step - _limit(raw[i], knot, names[i], spec))
+    free = [i for i, b in enumerate(gradient) if i and _may_cross(b.low - start, spec)]
     constants = [sympy.S.Zero] * len(raw)
-    constants[home] = height - _limit(raw[home], start, names[home], spec)
-    for i in range(home + 1, len(raw)):
-        knot = gradient[i].low
-        before = _limit(raw[i - 1], knot, names[i - 1], spec) + constants[i - 1]
-        before += _jump(spec, knot, symbols)
-        constants[i] = before - _limit(raw[i], knot, names[i], spec)
-    for i in range(home - 1, -1, -1):
-        knot = gradient[i].high
-        after = _limit(raw[i + 1], knot, names[i + 1], spec) + constants[i + 1]
-        after -= _jump(spec, knot, symbols)
-        constants[i] = after - _limit(raw[i], knot, names[i], spec)
+    # Products with what is exactly 0 while the knot is on one side of the anchor.
+    beyond = [sympy.S.Zero] * len(raw)
+    if free:
+        low, high = min(free) - 1, max(free)
+        at_start = {i: _limit(raw[i], start, names[i], spec) for i in range(low, high + 1)}
+        over = {
+            i: sympy.factor(at_start[i] - at_start[i - 1] + steps[i])
+            for i in range(low + 1, high + 1)
+        }
+        for i in range(low, high + 1):
+            constants[i] = height - at_start[i]
+            for k, by in over.items():
+                side = signum(sympy.expand(gradient[k].low - start))
+                beyond[i] += (1 + side) * by / 2 if k <= i else -(1 - side) * by / 2
+    else:
+        low = high = home
+        constants[home] = height - _limit(raw[home], start, names[home], spec)
+    for i in range(high + 1, len(raw)):
+        constants[i], beyond[i] = constants[i - 1] + steps[i], beyond[i - 1]
+    for i in range(low - 1, -1, -1):
+        constants[i], beyond[i] = constants[i + 1] - steps[i + 1], beyond[i + 1]
+    whole = [f + sympy.expand(constant) for f, constant in zip(raw, constants, strict=True)]
+    if free:
+        whole = [sympy.expand(f) + more for f, more in zip(whole, beyond, strict=True)]
     return tuple(
-        Branch(**{**vars(branch), "formula": formula + sympy.expand(constant)})
-        for branch, formula, constant in zip(gradient, raw, constants, strict=True)
+        Branch(**{**vars(branch), "formula": formula})
+        for branch, formula in zip(gradient, whole, strict=True)
     )
+
+
+def _may_cross(distance: Expr, spec: Spec) -> bool:
+    """Whether training can move a knot from one side of the anchor to the other.
+
+    Then a term of the constants, with the sign of the distance, is 0 on one side.
+    """
+    symbols = _symbols(spec)
+    known = {symbols[name]: sympy.Rational(value) for name, value in _fixed(spec).items()}
+    for p in spec.trainable:
+        if isinstance(p.bijection, (Softplus, Exp)):
+            bound = symbols[p.above_name] if p.above_name else sympy.Rational(p.above or 0)
+            known[symbols[p.name]] = bound + Symbol(f"_rise_of_{p.name}", positive=True)
+    distance = sympy.expand(distance.xreplace(known).xreplace(known))
+    return not (distance.is_nonnegative or distance.is_nonpositive)
+
+
+def _apart_at_kinks(names: list[str], gradient: Branches, spec: Spec) -> tuple[list[str], Branches]:
+    """One piece with abs(x - k), where k moves, or with a root of abs(x), as the two beside the kink.
+
+    The integral of the first cancels near 0, and that of the second is found on each side alone.
+    """
+    if len(gradient) > 1:
+        return names, gradient
+    (whole,) = gradient
+    kinked = [f for f in whole.formula.atoms(absolute, signum) if f.has(X)]
+    roots, sides = set(), {}
+    for part in kinked:
+        slope = sympy.diff(part.args[0], X)
+        if slope.has(X) or not (slope.is_positive or slope.is_negative):
+            return names, gradient
+        roots.add(sympy.expand(-part.args[0].subs(X, 0) / slope))
+        sides[part] = 1 if slope.is_positive else -1
+    trainable = {p.name for p in spec.trainable}
+    if len(roots) != 1:
+        return names, gradient
+    (root,) = roots
+    rooted = any(
+        isinstance(power.base, absolute) and not power.exp.is_Integer
+        for power in whole.formula.atoms(sympy.Pow)
+    )
+    if not rooted and not {s.name for s in root.free_symbols} & trainable:
+        return names, gradient
+    parts = []
+    for part, side in zip(split(whole, [root]), (-1, 1), strict=True):
+        on_side = {
+            f: side * way * (f.args[0] if isinstance(f, absolute) else 1)
+            for f, way in sides.items()
+        }
+        formula = sympy.expand(whole.formula.xreplace(on_side))
+        parts.append(Branch(**{**vars(part), "formula": formula}))
+    return [names[0]] * 2, tuple(parts)
 
 
 def _holds(branch: Branch, point: Expr, values: Mapping[str, float]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from sympy import Expr
 
 from stamm.activations.derivation.symbolic import number
 from stamm.activations.spec import Spec
+from stamm.base.errors import ConfigError, StammError, visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,3 +90,24 @@ def end_value(end: Expr, values: Mapping[str, float]) -> Any:
     if end in (sympy.oo, -sympy.oo):
         return mpmath.inf if end > 0 else -mpmath.inf
     return number(end, values)
+
+
+@contextmanager
+def refused_in_one_line(spec: Spec, step: str) -> Iterator[None]:
+    """Turns an exception of SymPy, mpmath or stamm itself into one line that names the gradient.
+
+    step     what was being done, as in "integrated" or "compared with the integral at a = 2"
+    Raises   ConfigError, with the exception as its cause; a StammError or OSError passes as it is.
+    """
+    try:
+        yield
+    except (StammError, OSError):
+        raise
+    except Exception as error:
+        stated = "; ".join(f"{piece.where}: {piece.formula}" for piece in spec.pieces)
+        reason = visible(f"{type(error).__name__} {error}".strip(), 160)
+        raise ConfigError(
+            f"{visible(stated, 200)!r} cannot be {step}: {reason}",
+            where=spec.where,
+            fix="State the gradient in another form, on two pieces, or with its known integral",
+        ) from error

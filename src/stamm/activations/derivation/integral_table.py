@@ -105,13 +105,14 @@ def known_antiderivative(term: Expr, rows: tuple[tuple[Expr, Expr], ...] = ROWS)
 
 
 def respelled(gradient: Expr) -> Expr:
-    """The gradient with 1/(1 + exp(u)), log(1 + exp(u)) and log(1 + u) by their own names."""
+    """The gradient with 1/(1 + exp(u)), log(1 + exp(u)), log(1 + u) and exp(-exp(-u)) by their names."""
     part = Wild("part")
     return (
         gradient.replace(_is_logarithm_beside_one, lambda f: log1p(f.args[0] - 1))
         .replace(log1p(sympy.exp(part)), lambda part: softplus(part))
         .replace(_is_inverse_of_one_and_exponential, _as_logistic)
         .replace(expm1, lambda u: sympy.exp(u) - 1)
+        .replace(_is_double_exponential, lambda part: gompertz(-(-part.args[0]).args[0]))
     )
 
 
@@ -154,6 +155,10 @@ def _is_inverse_of_one_and_exponential(part: Expr) -> bool:
         return False
     rest = part.base - 1
     return isinstance(rest, sympy.exp)
+
+
+def _is_double_exponential(part: Expr) -> bool:
+    return isinstance(part, sympy.exp) and isinstance(-part.args[0], sympy.exp)
 
 
 def _as_logistic(part: Expr) -> Expr:

@@ -33,7 +33,12 @@ from stamm.activations.derivation.primitives import (
     signum,
     softplus,
 )
-from stamm.activations.derivation.special import log_cosh, logistic_moment, softplus_integral
+from stamm.activations.derivation.special import (
+    log_cosh,
+    logistic_moment,
+    mish_gate_integral,
+    softplus_integral,
+)
 from stamm.activations.derivation.stable_forms import (
     FARTHEST,
     LAST,
@@ -67,6 +72,12 @@ _RIGHT: Mapping[Any, Callable[[Expr], Expr]] = {
     logistic: lambda u: 1 - logistic(-u),
     softplus_integral: lambda u: sympy.pi**2 / 6 + u**2 / 2 - softplus_integral(-u),
     logistic_moment: lambda u: u**2 / 2 - sympy.pi**2 / 6 - logistic_moment(-u),
+    mish_gate_integral: lambda u: (
+        u
+        + log1p(2 * sympy.exp(-u) + 2 * sympy.exp(-2 * u)) / 2
+        - sympy.log(2) / 2
+        + sympy.atan(1 / (1 + 2 * sympy.exp(-u)))
+    ),
     normal_cdf: lambda u: 1 - normal_cdf(-u),
     logistic_odd: lambda u: sympy.S.Half - logistic(-u),
     normal_odd: lambda u: sympy.S.Half - normal_cdf(-u),
@@ -215,6 +226,16 @@ def scale_beside_x(formula: Expr) -> Expr | None:
     return scale if scale.is_nonnegative and scale.free_symbols else None
 
 
+def shift_beside_x(formula: Expr, scale: Expr) -> Expr:
+    """The shift of the input of functions by parameters, in units of the scaled input: |b| for tanh(a*x + b)."""
+    shifts = {
+        sympy.Abs(part.coeff(X, 0) * scale / part.coeff(X, 1))
+        for part in (sympy.expand(f.args[0]) for f in formula.atoms(sympy.Function))
+        if part.is_polynomial(X) and part.coeff(X, 0).free_symbols and part.coeff(X, 1)
+    }
+    return sympy.Add(*(sympy.simplify(shift) for shift in shifts))
+
+
 def _spread(
     branch: Branch, samples: Sequence[Mapping[str, float]], reach: float, digits: bool
 ) -> list[Branch]:
@@ -225,7 +246,11 @@ def _spread(
     # What cancels near 0 has a window of its own already, except for roots.
     sizes = (_SIZES if inner == branch.formula else [*_SMALL, *_SIZES]) if digits else []
     exact = _Exact(branch.formula, samples, [size / scale for size in sizes])
-    ways = (list(_parts(branch, inner, scale, way, samples, reach)) for way in ((), *_WAYS))
+    shift = shift_beside_x(branch.formula, scale)
+    ways = (
+        list(_parts(branch, inner, scale, [cut + shift for cut in way], samples, reach))
+        for way in ((), *_WAYS)
+    )
     places = [1e3, reach]
     farthest = [*places, LAST] if reach == FARTHEST else places
     tried = []
@@ -271,11 +296,11 @@ def _parts(
     reach: float,
 ) -> Iterator[Branch]:
     """The branch between the cuts from left to right, each part in its best form."""
-    cuts = sorted({sign * cut for cut in way for sign in (-1, 1)})
+    cuts = [*(-cut for cut in reversed(way)), *way]
     low, high = (end * scale if end.is_finite else end for end in (branch.low, branch.high))
     ends = [low, *(cut for cut in cuts if low < cut < high), high]
     for left, right in pairwise(ends):
-        near = not way or (-way[0] <= left and right <= way[0])
+        near = not way or bool(-way[0] <= left and right <= way[0])
         side = 1 if left >= 0 else -1
         part = Branch(
             low=left / scale if left.is_finite else left,
@@ -285,7 +310,7 @@ def _parts(
             formula=inner,
         )
         if not near:
-            vanished = left >= _FAR or right <= -_FAR
+            vanished = any(end.as_coeff_Add()[0] >= _FAR for end in (left, -right))
             outer = outer_form(branch.formula, side, vanished=vanished)
             part = Branch(**{**vars(part), "formula": outer})
             part = Branch(**{**vars(part), "formula": best_form(part, samples, reach)})
@@ -408,6 +433,8 @@ def _log_of_sum(u: Expr) -> Expr:
 
 def _sign(u: Expr, side: int) -> int:
     """The sign of a polynomial far out on the side; 0 where it is not known."""
+    if isinstance(u, softplus):
+        return max(0, _sign(u.args[0], side))
     if not u.has(X) or not u.is_polynomial(X):
         return 0
     lead = sympy.LC(u, X) * side ** sympy.degree(u, X)

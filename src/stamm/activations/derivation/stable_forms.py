@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import mpmath
 import sympy
-from sympy import Expr, Rational, Symbol
+from sympy import Expr, Integer, Rational, Symbol
 
 from stamm.activations.derivation.formulas import Branch, bounds
 from stamm.activations.derivation.integrate import complement_free, reduce_density
@@ -27,11 +27,14 @@ from stamm.activations.derivation.primitives import (
     cauchy_pdf,
     cauchy_slope,
     expm1,
+    gompertz,
+    gompertz_pdf,
     logistic,
     logistic_odd,
     normal_cdf,
     normal_odd,
     phi2,
+    signum,
     softplus,
 )
 from stamm.activations.derivation.special import logistic_moment, softplus_integral
@@ -41,7 +44,9 @@ WINDOWED = (expm1, phi2)
 _WRITTEN_OUT = 4  # powers up to this one are products
 _FAR = 1e3  # exponentials overflow a double here
 FARTHEST = 1.4e154  # and here squares do; mpmath can still evaluate erfc
-_LARGE, _CANCELLED = mpmath.mpf(10) ** 10, 16.0  # an input, and bits lost there
+_CANCELLED = 12.0  # bits that a stated gradient may lose in a tail without being rewritten
+_TAILS = [mpmath.mpf(m) for m in (4.1, 7.3, 12.7, 21.3, 40.7, 77.9)]
+_TAIL_DIGITS, _SMALLEST = 120, 1e-37
 LAST = 1.7e308  # and here a product with a parameter does
 _LAST_BITS = 2.0  # penalty of a form that gives a NaN there, where another may not
 _LOST = 60.0  # penalty of a form without a correct digit
@@ -119,7 +124,59 @@ def breaks_at(
     return None
 
 
-def by_logistics(formula: Expr) -> Expr:
+def with_tails(branch: Branch, samples: Sequence[Mapping[str, float]]) -> Branch:
+    """The stated gradient, without a difference that loses a tail: 2 logistic(2*x) for 1 + tanh(x).
+
+    Functions with two limits are written as what they exceed the lower or the upper one by,
+    and the first form that keeps its digits is taken. Everything else is derived from it.
+
+    Edge     a gradient that loses nothing, or that no form helps, stays as it is stated.
+    Checked  tests/unit/activations/test_tails.py
+    """
+    formula = branch.formula
+    if not formula.has(*_LIMITS, sympy.exp, gompertz):
+        return branch
+    points = _tail_points(branch, samples)
+
+    def lost(form: Expr) -> float:
+        return max((_tail_bits(form, x, values) for x, values in points), default=0.0)
+
+    before = lost(formula)
+    if before <= _CANCELLED:
+        return branch
+    forms = [_squares_by_logistics(formula), sympy.expand(formula)]
+    forms += [formula.replace(gompertz, lambda u: 1 + expm1(-sympy.exp(-u)))]
+    for side in (-1, 1):
+        raised = formula.replace(
+            lambda part: part.func in _LIMITS, lambda part, by=side: _LIMITS[part.func](part, by)
+        )
+        forms += [raised, sympy.expand(raised), _complements(sympy.factor(sympy.expand(raised)))]
+    best = min(forms, key=lambda form: (lost(form), int(sympy.count_ops(form))))
+    return Branch(**{**vars(branch), "formula": best}) if lost(best) <= before / 4 else branch
+
+
+def _from_limits(one: Any, scale: Expr, height: Expr, low: Expr) -> Callable[[Expr, int], Expr]:
+    """A function as low + height*one(scale*u), or by the upper limit."""
+
+    def form(part: Expr, side: int) -> Expr:
+        u = scale * part.args[0]
+        return low + height * one(u) if side < 0 else low + height - height * one(-u)
+
+    return form
+
+
+_LIMITS: Mapping[Any, Callable[[Expr, int], Expr]] = {
+    sympy.tanh: _from_limits(logistic, Integer(2), Integer(2), -Integer(1)),
+    sympy.erf: _from_limits(normal_cdf, sympy.sqrt(2), Integer(2), -Integer(1)),
+    sympy.atan: _from_limits(cauchy_cdf, Integer(1), sympy.pi, -sympy.pi / 2),
+    **{
+        f: _from_limits(f, Integer(1), Integer(1), Integer(0))
+        for f in (logistic, normal_cdf, cauchy_cdf)
+    },
+}
+
+
+def _squares_by_logistics(formula: Expr) -> Expr:
     """tanh(u)**2 as 1 - 4 logistic(2 u) logistic(-2 u): the difference from 1 keeps its digits."""
     return formula.replace(
         lambda part: part.is_Pow and part.base.func is sympy.tanh and part.exp == 2,
@@ -129,14 +186,42 @@ def by_logistics(formula: Expr) -> Expr:
     )
 
 
-def cancels_far_out(branch: Branch, values: Mapping[str, float]) -> bool:
-    """Whether terms like x cancel to something much smaller where x is large."""
-    low, high = bounds(branch, values)
-    places = [x for x in (-_LARGE, _LARGE) if low <= x <= high]
-    # With no correct digit the value itself is 0 to 40 digits, and is given as 0.
-    return any(
-        _CANCELLED < bits < _LOST for bits in lost_bits([branch.formula], places, [values])[0]
+def _complements(factored: Expr) -> Expr:
+    """Factors like 1 - logistic(u) as logistic(-u)."""
+
+    def is_rest(part: Expr) -> bool:
+        return bool(
+            part.is_Add and len(part.args) == 2 and abs(part.args[0]) == 1
+            and isinstance(-part.args[0] * part.args[1], (logistic, normal_cdf, cauchy_cdf))
+        )  # fmt: skip
+
+    return factored.replace(
+        is_rest,
+        lambda part: part.args[0] * _mirrored(-part.args[0] * part.args[1]),
     )
+
+
+def _mirrored(gate: Expr) -> Expr:
+    return gate.func(-gate.args[0])
+
+
+def _tail_points(
+    branch: Branch, samples: Sequence[Mapping[str, float]]
+) -> list[tuple[Any, Mapping[str, float]]]:
+    found = []
+    for values in samples:
+        low, high = bounds(branch, values)
+        found += [(x, values) for m in _TAILS for x in (-m, m) if low < x < high]
+    return found
+
+
+def _tail_bits(form: Expr, x: Any, values: Mapping[str, float]) -> float:
+    """Bits lost where a format of 32 bits still holds the value; 0 elsewhere."""
+    at = {**values, X.name: x}
+    with mpmath.workdps(_TAIL_DIGITS):
+        if abs(number(form, at)) < _SMALLEST:
+            return 0.0
+        return lost_bits([form], [x], [values])[0][0]
 
 
 def _fails_last(form: Expr, branch: Branch, values: Mapping[str, float]) -> bool:
@@ -195,7 +280,12 @@ def best_form(
     points = sample_points(*bounds(branch, samples[0]))
     forms = list(_forms(branch.formula, windowed))
     best, least = branch.formula, float("inf")
-    for form, lost in zip(forms, lost_bits(forms, points, samples), strict=True):
+    losses = lost_bits(forms, points, samples)
+    for values in samples[1:]:
+        if _holds_zero(branch, values) != _holds_zero(branch, samples[0]):
+            more = lost_bits(forms, sample_points(*bounds(branch, values)), [values])
+            losses = [[*lost, *added] for lost, added in zip(losses, more, strict=True)]
+    for form, lost in zip(forms, losses, strict=True):
         operations = int(sympy.count_ops(form)) + 4 * len(form.atoms(sympy.Function))
         cost = sum(lost) / max(len(lost), 1) + _BITS_PER_OPERATION * operations
         for far in {reach, FARTHEST}:
@@ -205,6 +295,11 @@ def best_form(
         if cost < least - 1e-9:
             best, least = form, cost
     return best
+
+
+def _holds_zero(branch: Branch, values: Mapping[str, float]) -> bool:
+    low, high = bounds(branch, values)
+    return bool(low <= 0 <= high)
 
 
 def _forms(formula: Expr, windowed: bool) -> Iterator[Expr]:
@@ -219,13 +314,20 @@ def _forms(formula: Expr, windowed: bool) -> Iterator[Expr]:
             sympy.collect(expanded, X),
             sympy.collect(expanded, functions),
             sympy.collect(expanded, functions, sympy.factor),
-            sympy.factor(expanded),
+            factored := sympy.factor(expanded),
             sympy.factor_terms(expanded),
             _joined_powers(expanded),
+            _complements(factored) if _is_shifted(expanded) else expanded,
         ):
             if form not in seen and not form.has(sympy.I):
                 seen.add(form)
                 yield form
+
+
+def _is_shifted(formula: Expr) -> bool:
+    """Whether a parameter may move a gate's input far into either tail where x is small."""
+    inner = (gate.args[0] for gate in formula.atoms(logistic))
+    return any(u.is_polynomial(X) and u.subs(X, 0).free_symbols for u in inner)
 
 
 def _joined_powers(formula: Expr) -> Expr:
@@ -244,6 +346,10 @@ def _bases(formula: Expr, windowed: bool) -> Iterator[Expr]:
     if formula.has(sympy.exp) and windowed:
         yield formula.replace(sympy.exp, lambda u: 1 + expm1(u))
         yield formula.replace(sympy.exp, lambda u: 1 + u + phi2(u))
+    inner = [-f.args[0] for f in formula.atoms(sympy.exp) if isinstance(-f.args[0], sympy.exp)]
+    for u in (part.args[0] for part in sorted(inner, key=sympy.default_sort_key)):
+        density = sympy.exp(u) * sympy.exp(-sympy.exp(u))  # infinity times zero
+        yield formula.subs(density, gompertz_pdf(-u))
     if formula.has(logistic):
         single = complement_free(formula)
         yield single
@@ -257,6 +363,11 @@ def _bases(formula: Expr, windowed: bool) -> Iterator[Expr]:
         yield formula.subs(
             {softplus_integral(u): u * softplus(u) - logistic_moment(u) for u in shared}
         )
+    if any(
+        f.args[0].is_polynomial(X) and f.args[0].subs(X, 0).free_symbols
+        for f in formula.atoms(sympy.tanh)
+    ):
+        yield formula.replace(sympy.tanh, lambda u: 2 * logistic(2 * u) - 1)  # 1 - tanh(x + b)**2
     if formula.has(normal_cdf):
         yield formula.replace(normal_cdf, lambda u: _HALF + normal_odd(u))
     if formula.has(cauchy_cdf):
@@ -371,6 +482,8 @@ def _new_error(formula: Expr, values: Mapping[str, Any], known: _Known) -> tuple
         rounds = abs(power) - 1 + (power < 0)
         return parts[0][0] ** power, abs(power) * parts[0][1] + _half(rounds)
     value, (argument, error) = number(formula, values), parts[0]
+    if isinstance(formula, signum) and not formula.has(X):
+        return value, mpmath.mpf(0)
     if error == 0:
         return value, mpmath.mpf(1)
     if formula.is_Pow:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from stamm.activations import catalog
+from stamm.activations.cache import is_judged
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.effective import effective_tensor
 from stamm.activations.fused.operation import without_gradients
 from stamm.activations.module.ops import gated_operation, plain_operation
 from stamm.activations.spec import Gated, Spec
 from stamm.activations.spec.parameters import Parameter
+from stamm.activations.spec.shipped import NAMES
+from stamm.base.console import Console
 from stamm.base.errors import ConfigError
 
 _SHORT = (torch.float16, torch.bfloat16)
@@ -350,10 +354,38 @@ def build_activation(
     groups   with `neurons`: number of equal groups, each with its own shape parameters
     precision  of float32 inputs: "exact" computes them in float64 and rounds once, "fast" in
              float32, some ulp off where terms cancel. 16-bit inputs are computed alike in both
+    Edge     one line on the terminal reports a Spec whose kernel no `stamm derive`, `stamm check` or
+             recipe has held to its error budgets yet
     Raises   ConfigError for an unknown name or order, or a spec that cannot be integrated.
     Checked  tests/unit/activations/test_module.py
     """
     spec = catalog.get(name) if isinstance(name, str) else name
+    module = module_of(
+        spec, compat=compat, dtype=dtype, neurons=neurons, groups=groups, precision=precision
+    )
+    if spec.content_hash not in NAMES and not is_judged(spec.content_hash):
+        _report_unjudged(spec.name, spec.content_hash)
+    return module
+
+
+@lru_cache(maxsize=256)
+def _report_unjudged(name: str, content_hash: str) -> None:
+    Console().log(
+        f"the kernel of {name} ({content_hash[:8]}) was derived and is not judged: `stamm derive"
+        " FILE.py:NAME` holds it to its error budgets."
+    )
+
+
+def module_of(
+    spec: Spec,
+    *,
+    compat: str = EXACT,
+    dtype: torch.dtype = torch.float32,
+    neurons: int | None = None,
+    groups: int | None = None,
+    precision: Precision = "exact",
+) -> Activation | GatedActivation:
+    """`build_activation` of a Spec without a report, for the judge itself."""
     if not dtype.is_floating_point:
         raise ConfigError(f"dtype = {dtype} is not a floating-point type", where=spec.where)
     kind = GatedActivation if isinstance(spec.arity, Gated) else Activation

@@ -24,6 +24,7 @@ VARIABLE = "x"
 CONSTANTS: Mapping[str, float] = {"pi": math.pi}
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 60
+MAX_TERMS = 100  # of one flat sum or product
 MAX_EXPONENT = 64
 _STEP = 1e-7  # from a point to its one-sided limits, relative
 
@@ -96,6 +97,16 @@ FUNCTIONS: Mapping[str, Callable[[float], float]] = {
     "cauchy_cdf": cauchy_cdf,
     "cauchy_pdf": cauchy_pdf,
 }
+_PIECES = "Write two pieces, as in 'x > 0: x' and 'x <= 0: 0'"
+_ELSEWHERE: Mapping[str, str] = {  # names of other libraries, and what to write here
+    "sigmoid": "Write logistic(x)",
+    "silu": "Write x*logistic(x)",
+    "swish": "Write x*logistic(x)",
+    "gelu": "Write x*normal_cdf(x)",
+    "ln": "Write log(x)",
+    "tan": "Write sin(x)/cos(x), on pieces without a pole",
+    **dict.fromkeys(("relu", "max", "min", "maximum", "minimum", "where"), _PIECES),
+}
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
 _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
@@ -125,8 +136,9 @@ def parse(text: str, *, where: str = "", extra: tuple[str, ...] = ()) -> ast.exp
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "msg", None) or type(error).__name__
-        raise ConfigError(f"{text!r} is not a formula: {reason}", where=where) from None
-    _check(tree, text, where, extra, 0)
+        fix = "Write products as 2*x" if reason.startswith("invalid decimal literal") else ""
+        raise ConfigError(f"{text!r} is not a formula: {reason}", where=where, fix=fix) from None
+    _check(tree, text, where, extra, 0, 2)
     return tree
 
 
@@ -307,7 +319,7 @@ def parse_interval(text: str, *, where: str = "") -> PieceInterval:
     sides = [node.left, *node.comparators]
     at = [i for i, side in enumerate(sides) if isinstance(side, ast.Name) and side.id == VARIABLE]
     upward = [isinstance(o, (ast.Lt, ast.LtE)) for o in node.ops]
-    if len(at) != 1 or len(set(upward)) != 1 or (len(sides) == 3 and at != [1]):
+    if len(at) != 1 or len(set(upward)) != 1 or len(sides) > 3 or (len(sides) == 3 and at != [1]):
         raise wrong
     bounds = [ast.unparse(side) for side in sides]
     closed = [isinstance(o, (ast.LtE, ast.GtE)) for o in node.ops]
@@ -332,9 +344,18 @@ def _real_power(base: float, exponent: float) -> float:
     return float(power)
 
 
-def _check(node: ast.AST, text: str, where: str, extra: tuple[str, ...], depth: int) -> None:
+def _check(
+    node: ast.AST, text: str, where: str, extra: tuple[str, ...], depth: int, terms: int
+) -> None:
+    """Check a node and its parts; `depth` and `terms` count the way to it from the whole formula."""
     if depth > MAX_DEPTH:
         raise ConfigError(f"the formula is nested more than {MAX_DEPTH} deep", where=where)
+    if terms > MAX_TERMS:
+        raise ConfigError(
+            f"the formula holds sums and products of more than {MAX_TERMS} terms",
+            where=where,
+            fix="Collect terms",
+        )
     inner: list[ast.expr] = []
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
@@ -356,11 +377,15 @@ def _check(node: ast.AST, text: str, where: str, extra: tuple[str, ...], depth: 
                 raise ConfigError(
                     f"{text!r} calls the unknown function {name!r}",
                     where=where,
-                    fix=nearest(name, [*FUNCTIONS, *extra]),
+                    fix=_ELSEWHERE.get(name) or nearest(name, [*FUNCTIONS, *extra]),
                 )
             if name in FUNCTIONS and len(arguments) != 1:
                 raise ConfigError(f"{text!r}: {name} takes one argument", where=where)
             inner = arguments
+        case ast.BinOp(op=ast.BitXor()):
+            raise ConfigError(
+                f"{text!r} holds ^, which is not part of a formula", where=where, fix="Write x**2"
+            )
         case _:
             raise ConfigError(
                 f"{text!r} holds {ast.unparse(node)!r}, which is not part of a formula",
@@ -368,7 +393,9 @@ def _check(node: ast.AST, text: str, where: str, extra: tuple[str, ...], depth: 
                 fix=f"Use numbers, pi, names, + - * / ** and {', '.join([*FUNCTIONS, *extra])}",
             )
     for part in inner:
-        _check(part, text, where, extra, depth + 1)
+        # A flat sum of many terms is a chain to its left, whose length is not a depth.
+        chained = part is getattr(node, "left", None) and isinstance(part, ast.BinOp)
+        _check(part, text, where, extra, depth + (not chained), terms + chained)
 
 
 def _check_power(operator: ast.operator, right: ast.expr, text: str, where: str) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from stamm.base.errors import ConfigError
 
+FARTHEST = 32.0  # from 0, or above a bound: how far a parameter is judged
+
 
 def softplus(raw: float) -> float:
     """log(1 + exp(raw)), accurate for every finite argument."""
@@ -158,6 +160,25 @@ class Parameter:
             case Between(low=low, high=high):
                 return math.log((effective - low) / (high - effective))
         return effective
+
+    def range_ends(self, above: float = 0.0) -> tuple[float, float] | None:
+        """The ends of the range that is judged, given the value of the bound; None for a constant.
+
+        32 on both sides of 0 without a constraint, 1/32 and 32 above a bound, and the inner 31 of
+        32 parts of a range with two ends.
+        """
+        match self.bijection:
+            case Softplus() | Exp():
+                return above + 1 / FARTHEST, above + FARTHEST
+            case Absolute():
+                return abs(above), abs(above) + FARTHEST
+            case Between(low=low, high=high):
+                inset = (high - low) / (2 * FARTHEST)
+                return low + inset, high - inset
+            case Identity():
+                return -FARTHEST, FARTHEST
+            case Fixed():
+                return None
 
     def broken(self, effective: float, above: float = 0.0) -> str:
         """The problem with an effective value, as text; empty when it is valid."""

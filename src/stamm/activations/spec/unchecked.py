@@ -86,7 +86,7 @@ class UncheckedSpec:
         moves = [(name, value + by) for name, value in raw.items() for by in (-_FAR, _FAR)]
         zeros = {}
         for parameter in self.trainable:
-            name, bound = parameter.name, self._bound(parameter, start)
+            name, bound = parameter.name, self.bound_of(parameter, start)
             if not parameter.broken(0.0, bound):
                 zeros[name] = parameter.raw(0.0, bound)
             elif isinstance(parameter.bijection, Absolute):
@@ -103,6 +103,13 @@ class UncheckedSpec:
         ]
         return [values for values in found if _all_finite(values)]
 
+    def ends_of(self, name: str) -> list[dict[str, float]]:
+        """The initial values with one parameter at either end of the range that is judged."""
+        start = self.initial_values()
+        parameter = next(p for p in self.parameters if p.name == name)
+        ends = parameter.range_ends(self.bound_of(parameter, start)) or ()
+        return [{**start, name: end} for end in ends]
+
     def effective_values(self, raw: Mapping[str, float]) -> dict[str, float]:
         """Effective value of every parameter from the raw (stored) values of the trainable ones.
 
@@ -111,7 +118,7 @@ class UncheckedSpec:
         self._check_names(raw)
         values: dict[str, float] = {}
         for parameter in self._bounds_first():
-            bound = self._bound(parameter, values)
+            bound = self.bound_of(parameter, values)
             stored = raw[parameter.name] if parameter.trainable else parameter.initial
             values[parameter.name] = parameter.effective(stored, bound)
         return {p.name: values[p.name] for p in self.parameters}
@@ -126,7 +133,7 @@ class UncheckedSpec:
         raw = {}
         for parameter in self.trainable:
             try:
-                bound = self._bound(parameter, values)
+                bound = self.bound_of(parameter, values)
                 raw[parameter.name] = parameter.raw(values[parameter.name], bound)
             except ConfigError as error:
                 raise ConfigError(error.what, where=self.where, fix=error.fix) from None
@@ -161,7 +168,8 @@ class UncheckedSpec:
     def _bounds_first(self) -> list[Parameter]:
         return sorted(self.parameters, key=lambda p: p.above_name is not None)
 
-    def _bound(self, parameter: Parameter, values: Mapping[str, float]) -> float:
+    def bound_of(self, parameter: Parameter, values: Mapping[str, float]) -> float:
+        """The value that bounds a parameter from below; 0 where nothing does."""
         if parameter.above is None:
             return 0.0
         name = parameter.above_name
