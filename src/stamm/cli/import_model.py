@@ -80,9 +80,11 @@ def run(options: argparse.Namespace, verb: str) -> int:
         }
         facts = {"kind": "import", "inputs": {"tokenizer": tokenizer}}
         write_record(arm / "config.json", ConfigFile, request)
-        write_json(arm / "manifest.json", new_manifest(**facts))
+        write_record(arm / "manifest.json", ManifestFile, new_manifest(**facts))
         write_record(part / "config.json", ConfigFile, {**request, "recipe": "import"})
-        write_json(part / "manifest.json", new_manifest(recipe="import", state="complete"))
+        manifest = new_manifest(recipe="import", state="complete")
+        write_record(part / "manifest.json", ManifestFile, manifest)
+        write_command_receipt(part, "import", files_below(part))
         part.replace(out)
     finally:
         shutil.rmtree(part, ignore_errors=True)

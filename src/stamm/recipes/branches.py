@@ -15,6 +15,7 @@ from typing import Literal
 from stamm.base.config import from_plain, validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
+from stamm.engine.checkpoint_files import STATE
 from stamm.models.self_guide import guided_steps, without_guide
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
@@ -177,22 +178,28 @@ class LongerRecipe:
                 fix="Set peak=RATE",
             )
         pack = source.pack if self.pack is None else Path(self.pack)
-        checkpoint, done = source.checkpoint, source.sequence * source.config.context
+        checkpoint, done = str(source.checkpoint), source.sequence * source.config.context
         steps: list[Step] = []
         for stage in self.stages:
             config = self._stage(source, stage, checkpoint, done)
-            step = _step(f"{source.name}-{stage.context}", config, root, pack, checkpoint)
+            step = _step(f"{source.name}-{stage.context}", config, root, pack, source.checkpoint)
             if steps:
                 # The checkpoint is an output of the previous stage.
-                step = replace(step, after=(steps[-1].name,), external={})
+                external = step.external.keys() - {str(source.checkpoint / STATE)}
+                step = replace(
+                    step,
+                    inputs={**step.inputs, "begin": checkpoint},
+                    after=(steps[-1].name,),
+                    external={name: step.external[name] for name in sorted(external)},
+                )
             steps.append(step)
             last = config.batches(config.total_sequences()).num_steps
-            checkpoint = root / step.folder / "checkpoints" / f"step-{last:08d}"
+            checkpoint = f"{step.folder}/checkpoints/step-{last:08d}"
             done += stage.tokens if self.pack is None else 0
         return (*steps, report_step(self.report, steps))
 
     def _stage(
-        self, source: _Source, stage: LongerStage, checkpoint: Path, done: int
+        self, source: _Source, stage: LongerStage, checkpoint: str, done: int
     ) -> PretrainConfig:
         model = source.config.model
         rope = replace(model.rope, theta=stage.theta)
@@ -201,7 +208,7 @@ class LongerRecipe:
             source.config,
             model=replace(model, rope=rope, max_context=stage.context),
             context=stage.context,
-            begin=InitialWeights(checkpoint=str(checkpoint), moments=self.moments),
+            begin=InitialWeights(checkpoint=checkpoint, moments=self.moments),
             # The run's own corpus continues after what was read; another one starts at 0.
             first_sequence=-(-done // stage.context) if self.pack is None else 0,
             sequences=stage.tokens // stage.context,
@@ -270,7 +277,7 @@ def _source(run: str, arm: str | None, step: int | None, *, before_decay: bool) 
     found_steps = sorted(
         int(found.group(1))
         for path in (folder / "checkpoints").glob("step-*")
-        if (found := _CHECKPOINT.fullmatch(path.name)) and (path / "state.json").is_file()
+        if (found := _CHECKPOINT.fullmatch(path.name)) and (path / STATE).is_file()
     )
     ends = {number: plan.step(number - 1) for number in found_steps if number}
     start = config.schedule.decay_start(total)
@@ -336,7 +343,7 @@ def _kept_warmups(source: _Source) -> OptimizerConfig:
 
 
 def _step(name: str, config: PretrainConfig, root: Path, pack: Path, checkpoint: Path) -> Step:
-    state = checkpoint / "state.json"
+    state = checkpoint / STATE
     return Step(
         name=f"pretrain.{name}",
         job="pretrain",

@@ -13,6 +13,7 @@ import pytest
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json, write_json
+from stamm.base.receipts import seal
 from stamm.runs.job import Step, Workspace
 from stamm.runs.metrics import MetricsFile, read_metrics
 from stamm.runs.run import Job, Run, shown_state
@@ -246,7 +247,7 @@ def test_every_start_is_in_the_manifest_and_changed_libraries_are_reported(tmp_p
     path = tmp_path / "r" / "manifest.json"
     manifest = read_json(path)
     manifest["libraries"]["torch"] = "0.1"
-    write_json(path, manifest)
+    write_json(path, seal(manifest))
     said: list[str] = []
 
     class Talk(NoProgress):
