@@ -31,7 +31,9 @@ SEAL = "self_sha256"
 _RELEASE = "release.json"
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
 _FRESH_S = 1.0  # for which the receipts of a folder are not looked up again
-_RACY_NS = 1_000_000_000  # a file that changed later than this before it was hashed may change unseen
+_RACY_NS = (
+    1_000_000_000  # a file that changed later than this before it was hashed may change unseen
+)
 _LARGEST = 256 * 2**20
 
 Stamp = tuple[int, int, int, int]
@@ -107,6 +109,19 @@ def receipts_below(path: Path) -> dict[str, str]:
         if listed:
             return dict(sorted(listed.items()))
     return {}
+
+
+def is_covered(path: Path) -> bool:
+    """Whether a receipt lists a file, or it contains its own hash, or is of a checkpoint, whose state has it."""
+    if receipt_of(path) is not None or (path.parent.parent.name == "checkpoints"):
+        return True
+    if path.suffix != ".json" or path.stat().st_size > _LARGEST:
+        return False
+    try:
+        plain = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(plain, dict) and SEAL in plain
 
 
 def forget(root: Path) -> None:
@@ -234,7 +249,8 @@ def _add(table: dict[str, Receipt], path: Path, kind: str) -> None:
     except (OSError, ValueError, RecursionError):
         if path.exists():
             raise DataError(
-                f"{path} is not a receipt", fix="Restore it from a copy, or delete it and run the step again"
+                f"{path} is not a receipt",
+                fix="Restore it from a copy, or delete it and run the step again",
             ) from None
         return  # its step was started again
     check_seal(plain, path)

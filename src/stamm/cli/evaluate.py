@@ -20,6 +20,7 @@ from stamm.cli.output import print_json, print_table
 from stamm.evaluate.config import EvaluateConfig
 from stamm.recipes.jobs import job
 from stamm.runs.arms import run_of_arm, trained_arms
+from stamm.runs.command_receipts import recorded
 from stamm.runs.job import Workspace
 from stamm.runs.run import Run
 
@@ -122,11 +123,16 @@ def _evaluate(model: Path, folder: Path, config: EvaluateConfig) -> None:
             _with_model(own, Workspace(folder=folder, progress=console), model, hub=True)
             return
         workspace = Workspace(folder=folder, inputs=inputs_of(model, "evaluate"), progress=console)
-        with Run(run_of_arm(model), "", (), None).locked():
+        root = run_of_arm(model)
+        with Run(root, "", (), None).locked(), _recorded(root, model, folder):
             if config.chat:
                 _with_model(config, workspace, model, hub=False)
             else:
                 job("evaluate")(config, workspace)
+
+
+def _recorded(root: Path, arm: Path, folder: Path) -> contextlib.AbstractContextManager[None]:
+    return recorded(root, f"evaluate.{arm.resolve().name}", folder)
 
 
 def _with_model(config: EvaluateConfig, workspace: Workspace, model: Path, *, hub: bool) -> None:
@@ -178,8 +184,10 @@ def _curves(options: argparse.Namespace, config: EvaluateConfig, arms: Mapping[P
             mark = folder / _DONE
             if not mark.is_file() or mark.read_text(encoding="utf-8") != identity:
                 folder.mkdir(parents=True, exist_ok=True)
+                root = run_of_arm(arm)
                 with (
-                    Run(run_of_arm(arm), "", (), None).locked(),
+                    Run(root, "", (), None).locked(),
+                    _recorded(root, arm, folder),
                     contextlib.closing(Console()) as console,
                 ):
                     _evaluate_checkpoint(config, arm, path, folder, console)

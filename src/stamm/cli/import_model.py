@@ -13,14 +13,16 @@ from stamm.align.import_config import TOKENIZER, ImportConfig, import_files
 from stamm.base.config import to_plain
 from stamm.base.console import Console
 from stamm.base.errors import RunError
-from stamm.base.files import sha256_file, write_json
+from stamm.base.files import sha256_file
+from stamm.base.receipts import files_below
 from stamm.base.schema import write_record
 from stamm.base.units import bytes_text
 from stamm.cli.arg_types import new_folder, text
 from stamm.recipes.jobs import job
+from stamm.runs.command_receipts import write_command_receipt
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import new_manifest
-from stamm.runs.schemas.run import ConfigFile
+from stamm.runs.schemas.run import ConfigFile, ManifestFile
 
 _OTHERS = re.compile(r"[^A-Za-z0-9_]+")
 

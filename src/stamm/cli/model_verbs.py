@@ -23,6 +23,7 @@ from stamm.recipes.resolve import resolve
 from stamm.recipes.study import Study
 from stamm.reports.config import ReportConfig
 from stamm.runs.arms import input_of_arm, prepared_data_of_arm, run_of_arm, trained_arms
+from stamm.runs.command_receipts import recorded, write_command_receipt
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.model_outputs import DECODER
@@ -90,7 +91,12 @@ def run(options: argparse.Namespace, verb: str) -> int:
         return 0
     for arm, folder in zip(arms, targets, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
-        with Run(run_of_arm(arm), "", (), None).locked(), contextlib.closing(Console()) as console:
+        root = run_of_arm(arm)
+        with (
+            Run(root, "", (), None).locked(),
+            recorded(root, f"{verb}.{arm.resolve().name}", folder),
+            contextlib.closing(Console()) as console,
+        ):
             job(verb)(
                 config,
                 Workspace(folder=folder, inputs=inputs_of(arm, verb, config), progress=console),
@@ -203,12 +209,15 @@ def _report(root: Path, config: ReportConfig, options: argparse.Namespace) -> in
     out = Path(options.out) if options.out else root / name
     if out.is_dir():
         raise RunError(f"{out} is a folder", fix="Name a file with --out")
-    if compared and not options.dry_run:
-        print(f"{write_comparison(root, out, config).text()}\n")
-    elif searched and not options.dry_run:
-        print("\n".join(write_search(root, out, config).sentences) + "\n")
-    elif not options.dry_run:
-        write_report(root, out, config)
+    if not options.dry_run:
+        if compared:
+            print(f"{write_comparison(root, out, config).text()}\n")
+        elif searched:
+            print("\n".join(write_search(root, out, config).sentences) + "\n")
+        else:
+            write_report(root, out, config)
+        if out.resolve().is_relative_to(root.resolve()):
+            write_command_receipt(root, "report", [out])
     print(out)
     return 0
 

@@ -22,6 +22,7 @@ from stamm.release.config import ReleaseConfig
 from stamm.release.facts import evidence_settings, read_release_facts
 from stamm.release.layout import PARITY, TOP_FORMAT
 from stamm.runs.arms import run_of_arm, trained_arms
+from stamm.runs.command_receipts import recorded
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import weights_sha256
 from stamm.runs.run import Run
@@ -75,7 +76,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
             place = arm / "export"
             place.mkdir(exist_ok=True)
             inputs = inputs_of(arm, "export")
-            job("export")(settings, Workspace(folder=place, inputs=inputs, progress=console))
+            with recorded(root, f"export.{arm.resolve().name}", place):
+                job("export")(settings, Workspace(folder=place, inputs=inputs, progress=console))
         if options.dry_run and missing:
             return 0
         facts = read_release_facts(config, arm, evidence)
@@ -85,7 +87,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
             to = f", then to {options.push}" if options.push else ""
             print(f"{len(sizes)} files, {bytes_text(sum(sizes.values()))} -> {out}{to}")
             return 0
-        write_release(config, facts, out, job, key)
+        write_release(config, facts, out, job, key, console.log)
     print(out)
     if options.push:
         message = f"{facts.record.name}, weights {facts.record.model_sha256[:16]}, {SUMS}"

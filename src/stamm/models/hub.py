@@ -22,6 +22,7 @@ from stamm.activations import catalog
 from stamm.base.config import from_plain, nearest, to_plain
 from stamm.base.errors import ConfigError, DataError, ExportError
 from stamm.base.files import read_json, sha256_file, sha256_value
+from stamm.base.receipts import check_file
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, decoder_of
 from stamm.models.hf_architecture import CLASSES, GATED_ACTS, PLAIN_ACTS, hub_class
@@ -451,6 +452,7 @@ def _not_ours(key: str, value: object, where: str, fix: str = "") -> DataError:
 def _read_weights(folder: Path) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     for name in _weight_files(folder):
+        check_file(folder / name)
         try:
             state.update(load_file(folder / name))
         except (OSError, SafetensorError) as error:

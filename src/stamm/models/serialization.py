@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError, visible
 from stamm.base.files import atomic, read_json, sha256_file, write_json
+from stamm.base.receipts import check_file, file_sha256
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder, decoder_of
 from stamm.models.linear import structured_linears
@@ -117,9 +118,11 @@ def check_finite(decoder: Decoder) -> None:
 def _check_weights(path: Path, stored: dict[str, Any]) -> None:
     recorded = stored.get(WEIGHTS_KEY)
     if recorded is None and stored.get("schema") == WITHOUT_HASH:
+        check_file(path)
         return
     try:
-        found = sha256_file(path)
+        check_file(path)
+        found = file_sha256(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     if found != recorded:

@@ -20,7 +20,7 @@ from stamm.cli.main import main
 from stamm.corpus.transparency.config import SourceKind
 from stamm.release import write_release as writing
 from stamm.release.card import release_card
-from stamm.release.checksums import SUMS
+from stamm.release.checksums import SUMS, write_sums
 from stamm.release.config import ReleaseConfig
 from stamm.release.facts import read_release_facts
 from stamm.release.write_release import planned_files, write_release
@@ -80,6 +80,7 @@ def test_a_release_of_other_weights_is_not_replaced(released: Path, own: Path) -
     facts = facts_of(own)
     record = json.loads((released / "release.json").read_text())
     write_json(released / "release.json", {**record, "model_sha256": "0" * 64})
+    write_sums(released)
     before = (released / SUMS).read_bytes()
     with pytest.raises(RunError, match="is the release of other weights"):
         write_release(CONFIG, facts, released, no_job)

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from stamm.align.data.examples import Example, RowOrigin, read_example
 from stamm.base.errors import DataError
+from stamm.base.receipts import check_file
 from stamm.chat.conversation import EmptyAnswerError
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
@@ -125,6 +126,7 @@ def _jsonl(path: Path, file: str, limits: ReadLimits) -> Iterator[tuple[int, Any
 def _parquet(path: Path, file: str) -> Iterator[tuple[int, Any]]:
     number = 0
     try:
+        check_file(path)
         with pq.ParquetFile(path) as opened:
             for batch in opened.iter_batches(_ROWS):
                 for row in batch.to_pylist():

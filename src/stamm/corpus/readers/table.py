@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stamm.base.receipts import check_file
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.jsonl import record_of
 from stamm.corpus.records import InputRecord, Place, UnreadableRecord, clean_field, content_id
@@ -53,6 +54,7 @@ def _batches(path: Path, names: FieldNames) -> Iterator[pa.RecordBatch]:
         there = set(pq.read_schema(path).names)
         columns = [name for name in names.all() if name in there]
         texts = [name for name in (names.text,) if name in there]
+        check_file(path)
         with pq.ParquetFile(path, read_dictionary=texts) as file:
             for number in range(file.num_row_groups):
                 group = file.metadata.row_group(number)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
+from stamm.base.receipts import check_file
 from stamm.corpus.consent.robots import RobotsAnswer, is_robots_path
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
 from stamm.corpus.consent.snapshot_entry import decode_body
@@ -112,6 +113,7 @@ def _leaves_rest(path: Path, start: int, length: str) -> bool:
 
     fastwarc ends without an error where the head of a record is cut.
     """
+    check_file(path)
     with path.open("rb") as opened:
         opened.seek(start)
         if length.isdecimal():

@@ -16,6 +16,7 @@ import tokenizers
 
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_bytes
+from stamm.base.receipts import check_file
 from stamm.corpus.tokenizer.tokenizer import FILE
 
 _FIX = "Save the tokenizer again with transformers (a fast tokenizer's save_pretrained)"
@@ -49,6 +50,7 @@ class ImportedTokenizer:
     def load(cls, path: Path, template: str = "") -> ImportedTokenizer:
         """Load a tokenizer.json, or the one in a folder; raises also when it cannot be read."""
         file = path / FILE if path.is_dir() else path
+        check_file(file)
         try:
             description = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
