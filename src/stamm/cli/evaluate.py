@@ -15,7 +15,7 @@ from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json, sha256_file, sha256_value, write_text
 from stamm.base.shutdown import interrupt_delayed
 from stamm.cli.arg_types import add_changes, text
-from stamm.cli.model_verbs import inputs_of, settings_of
+from stamm.cli.model_verbs import changed_settings, inputs_of
 from stamm.cli.output import print_json, print_table
 from stamm.evaluate.config import EvaluateConfig
 from stamm.recipes.jobs import job
@@ -108,10 +108,10 @@ def is_hub(root: Path) -> bool:
 def _config(named: str, changes: list[str]) -> EvaluateConfig:
     """The run's own settings, or the defaults, with the changes."""
     root = Path(named)
-    given: EvaluateConfig = EvaluateConfig()
-    if not is_hub(root):
-        given = settings_of(run_of_arm(root), "evaluate") or given
-    return override(given, changes)
+    if is_hub(root):
+        return override(EvaluateConfig(), changes)
+    config: EvaluateConfig = changed_settings(run_of_arm(root), "evaluate", changes)
+    return config
 
 
 def _evaluate(model: Path, folder: Path, config: EvaluateConfig) -> None:

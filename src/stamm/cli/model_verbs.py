@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import read_json
 from stamm.base.schema import read_record_if_present
+from stamm.base.user_code import refuse_stored_code
 from stamm.cli.arg_types import add_changes, text
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import BUILT_IN_TARGETS, ExportConfig
@@ -77,7 +79,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
         raise RunError(f"{root} is not a run folder", fix="`stamm ls runs` lists them")
     if verb == "audit" and not (root / "manifest.json").is_file() and not trained_arms(root):
         return _audit_folder(root, override(AuditConfig(), options.changes), options)
-    config = override(settings_of(run_of_arm(root), verb), options.changes)
+    config = changed_settings(run_of_arm(root), verb, options.changes)
     if verb == "report":
         return _report(root, config, options)
     arms = _arms(root)
@@ -181,6 +183,18 @@ def inputs_of(arm: Path, verb: str, config: Any = None) -> dict[str, Path]:
             if name != "pack" or not optional:
                 raise
     return inputs
+
+
+def changed_settings(root: Path, verb: str, changes: Sequence[str]) -> Any:
+    """The run's own settings for `verb`, or the defaults, with the changes of the command line.
+
+    Raises   ConfigError for code of the run's settings that the changes do not name.
+    """
+    config = override(settings_of(root, verb), changes)
+    key = {"evaluate": "tasks", "export": "target"}.get(verb, "")
+    fix = f"name it on the command line: {key}=mine.py:Name"
+    refuse_stored_code(config, str(root / "config.json"), changes, fix)
+    return config
 
 
 def settings_of(root: Path, verb: str) -> Any:

@@ -12,7 +12,7 @@ from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.units import bytes_text
 from stamm.cli.arg_types import add_changes, new_folder, text
-from stamm.cli.model_verbs import inputs_of, settings_of
+from stamm.cli.model_verbs import changed_settings, inputs_of
 from stamm.cli.output import print_table
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.export.config import BUILT_IN_TARGETS
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
             if options.dry_run:
                 print(f"export {arm} to {target} first: its files are not listed")
                 continue
-            settings = override(settings_of(root, "export"), _target(target))
+            settings = changed_settings(root, "export", _target(target))
             place = arm / "export"
             place.mkdir(exist_ok=True)
             inputs = inputs_of(arm, "export")
