@@ -33,6 +33,7 @@ from stamm.base.files import (
 )
 from stamm.base.receipts import (
     STEPS,
+    check_file,
     file_sha256,
     forget,
     receipts_below,
@@ -506,7 +507,8 @@ def _external_hash(path: Path) -> str:
         raise DataError(
             f"{path} does not exist", fix="Put it back, or correct its name in the configuration"
         )
-    return sha256_file(path)
+    check_file(path)
+    return file_sha256(path)
 
 
 def is_locked(root: Path) -> bool:
