@@ -112,15 +112,19 @@ def receipts_below(path: Path) -> dict[str, str]:
 
 
 def is_covered(path: Path) -> bool:
-    """Whether a receipt lists a file, or it contains its own hash, or is of a checkpoint, whose state has it."""
+    """Whether a receipt lists a file, or it contains its own hash, or is of a checkpoint, whose state has it.
+
+    Raises   DataError for a file that does not have the hash that it contains, or that is damaged.
+    """
     if receipt_of(path) is not None or (path.parent.parent.name == "checkpoints"):
         return True
     if path.suffix != ".json" or path.stat().st_size > _LARGEST:
         return False
     try:
         plain = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        return False
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}", fix="Restore it from a copy") from None
+    check_seal(plain, path)
     return isinstance(plain, dict) and SEAL in plain
 
 

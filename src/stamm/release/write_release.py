@@ -66,6 +66,8 @@ def write_release(
     try:
         part.mkdir(parents=True)
         copied = copied_files(config, facts)
+        for source in copied.values():
+            check_file(source)
         facts = _with_unknown_files(facts, copied)
         if unknown := facts.record.without_receipt:
             log(
@@ -74,7 +76,6 @@ def write_release(
             )
         _write_documents(config, facts, part, jobs)
         for name, source in copied.items():
-            check_file(source)
             (part / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, part / name)
         if key is not None:
