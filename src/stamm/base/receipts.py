@@ -85,10 +85,15 @@ def receipt_of(path: Path, *, fresh: bool = False) -> Receipt | None:
     fresh   whether receipts are read again that this process has read within a second
     """
     for full in dict.fromkeys((_full(path), path.resolve())):
-        for folder in full.parents:
-            table = _receipts(folder, fresh)
-            if table and (receipt := table.get(full.relative_to(folder).as_posix())):
-                return receipt
+        # A step of a run and a command on a folder in it may both have written the file.
+        found = [
+            receipt
+            for folder in full.parents
+            if (table := _receipts(folder, fresh))
+            and (receipt := table.get(full.relative_to(folder).as_posix()))
+        ]
+        if found:
+            return max(found, key=lambda receipt: receipt.ended)
     return None
 
 

@@ -185,3 +185,13 @@ def test_the_hash_is_of_the_content_and_not_of_its_spelling(tmp_path: Path) -> N
     path = tmp_path / "c.json"
     path.write_text(json.dumps(seal({"b": 1, "a": 2}), indent=7))
     assert read_json(path)[SEAL]
+
+
+def test_of_a_run_and_a_folder_in_it_the_latest_receipt_counts(run: Path) -> None:
+    path = run / "arms" / "a" / "y.bin"
+    path.write_bytes(b"new")
+    write_receipt(run / "arms" / "a", "command", ".", "y.bin", ended=5.0)
+    check_file(path)
+    path.write_bytes(b"yy")
+    write_receipt(run, "made", "arms/a", "x.json", "y.bin", ended=9.0)
+    check_file(path)
