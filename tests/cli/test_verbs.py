@@ -16,6 +16,7 @@ import pytest
 import stamm as package
 from stamm.base.console import Console
 from stamm.base.errors import RunError
+from stamm.base.receipts import seal
 from stamm.cli import evaluate, main
 from stamm.runs.job import Workspace
 from stamm.runs.run import Run
@@ -131,7 +132,7 @@ def test_measuring_again_keeps_to_the_settings_of_the_run(
         (run / name).symlink_to(smoke_run / name)
     request = json.loads((smoke_run / "config.json").read_text())
     request["config"]["audit"]["new_tokens"] = 10
-    (run / "config.json").write_text(json.dumps(request))
+    (run / "config.json").write_text(json.dumps(seal(request)))
     found = run / "arms" / "relu2" / "audit" / "memorization.json"
     for words, expected in ((), 10), (("new_tokens=12",), 12):
         done = stamm("audit", str(run / "arms" / "relu2"), *words)

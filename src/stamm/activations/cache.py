@@ -2,8 +2,7 @@
 
 A derived kernel is stored in the home folder; a module written by `stamm derive` contains its own.
 The first line of a stored file holds the SHA-256 of the rest and of the code that derived it, so
-a damaged file or one from an older stamm is never run. This protects against damage, not against
-someone who can write into the home folder.
+a damaged file or one from an older stamm is never run, nor is one that another user could have written.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import stamm
-from stamm.base.cache_folder import cache_folder
+from stamm.base.cache_folder import cache_folder, is_private
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import sha256_bytes, sha256_value, write_text
@@ -49,6 +48,9 @@ def cached_kernel_source(content_hash: str) -> str | None:
     """
     path = _path(content_hash)
     if path is None:
+        return None
+    if not is_private(path):
+        _say_ignored(path, "it belongs to another user, or others can write to it")
         return None
     try:
         first, _, source = path.read_bytes().decode().partition("\n")

@@ -18,6 +18,7 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
+from stamm.base.receipts import check_file
 from stamm.chat.chatml_llama3 import LLAMA3, SYNTAXES, TemplateTraits, TurnFormat, TurnSyntax
 from stamm.chat.conversation import THINK, Conversation
 from stamm.chat.formats import ApertusFormat, ChatFormat, chat_template
@@ -177,6 +178,7 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str:
     """The chat template of a folder, "" when it has none; a file counts before the configuration."""
     path = folder / TEMPLATE
     if path.is_file():
+        check_file(path)
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

@@ -12,6 +12,7 @@ from stamm.audit.canaries import Drawing
 from stamm.audit.memorization import Passage
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
+from stamm.base.receipts import check_file
 from stamm.base.schema import LONGEST_LINE, decode
 from stamm.base.units import bytes_text
 from stamm.corpus.canaries.config import Kind
@@ -111,6 +112,7 @@ def read_own_lines(kind: type[S], path: Path, wanted: str) -> list[tuple[int, S]
     """
     found: list[tuple[int, S]] = []
     fix = f"Let each line be {wanted}; see docs/audit.md"
+    check_file(path)
     try:
         with path.open("rb") as opened:
             number = 0

@@ -1,14 +1,27 @@
-"""Cache folder for compiled kernels, derived kernels and autotuning results."""
+"""Cache folder for compiled kernels, derived kernels and autotuning results.
+
+What is in it is executed. So the folder, and each file that is loaded from it, belongs to this user or to
+root, and nobody else can write to it; otherwise a private folder of this process takes its place.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
+import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from stamm.base.console import Console
+
 try:
     import fcntl
+    import grp
+    import pwd
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
@@ -19,15 +32,54 @@ def cache_folder(name: str) -> Path | None:
     The cache folder is $XDG_CACHE_HOME where that is an absolute path, else ~/.cache; the folder
     need not exist.
 
+    Edge     where others could write to it, a temporary folder of this process, with a warning
     Source   XDG Base Directory Specification 0.8: a relative path is invalid and is ignored
+    Checked  tests/unit/base/test_cache_folder.py
     """
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if given.is_absolute():
-        return given / "stamm" / name
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():
+        try:
+            base = Path.home() / ".cache"
+        except RuntimeError:
+            return None
+    folder = base / "stamm" / name
+    open_to_others = [path for path in (base, base / "stamm", folder) if not is_private(path)]
+    return _private_folder(name, open_to_others[0]) if open_to_others else folder
+
+
+def is_private(path: Path) -> bool:
+    """Whether only this user and root can write to a file or a folder; also when it does not exist.
+
+    Edge     a group that has this user's name and no other member is the user
+    """
     try:
-        return Path.home() / ".cache" / "stamm" / name
-    except RuntimeError:
-        return None
+        state = path.stat()
+    except OSError:
+        return True
+    if fcntl is None:
+        return True
+    if state.st_uid not in (0, os.geteuid()) or state.st_mode & stat.S_IWOTH:
+        return False
+    return not state.st_mode & stat.S_IWGRP or _is_own_group(state.st_gid)
+
+
+def _is_own_group(number: int) -> bool:
+    try:
+        group, name = grp.getgrgid(number), pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return False
+    return group.gr_name == name and set(group.gr_mem) <= {name}
+
+
+@functools.cache
+def _private_folder(name: str, open_to_others: Path) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=f"stamm-{name}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    Console().log(
+        f"{open_to_others} is not used as a cache, because it belongs to another user or others can write "
+        f"to it: kernels are compiled again for this process. `chmod go-w {open_to_others}` if it is yours."
+    )
+    return folder
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError, RunError
+from stamm.base.receipts import check_file, check_seal
 from stamm.base.units import bytes_text
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -114,10 +115,12 @@ def read_json(path: Path, fix: str = "Correct it, or restore it from a copy") ->
 
     fix      advice of the error for a file that is not JSON
 
-    Raises   DataError when the file is missing or not JSON, or nested too deeply.
+    Raises   DataError when the file is missing or not JSON, or nested too deeply, and when it is a
+             file of a run that differs from its receipt.
     """
+    check_file(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
     except (
@@ -125,6 +128,8 @@ def read_json(path: Path, fix: str = "Correct it, or restore it from a copy") ->
         RecursionError,
     ) as error:  # also for a number of 5,000 digits or deeply nested brackets
         raise DataError(f"{path} is not JSON: {error}", fix=fix) from None
+    check_seal(value, path)
+    return value
 
 
 def canonical_json(value: Any) -> bytes:

@@ -8,6 +8,7 @@ key, or null, takes the field's default; unknown keys are ignored when reading.
     FORMER_KEYS   keys of earlier versions and today's
     OPEN          True where a writer may add keys that the schema does not list
     REST          field, a mapping, that takes the keys that the schema does not list
+    SEALED        True where the file contains its own SHA-256, as `base.receipts.seal` writes it
 
 A field whose key is not a Python name has `metadata={"key": "in"}`. Checks of values go into
 `__post_init__` and raise `FieldError`. A file may come from anyone: a wrong type, a missing key and
@@ -28,6 +29,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import stamm
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_json
+from stamm.base.receipts import SEAL, check_file, seal
 from stamm.base.units import bytes_text
 
 S = TypeVar("S")
@@ -86,6 +88,7 @@ def read_lines(kind: type[S], path: Path) -> Iterator[S]:
 
 def read_objects(path: Path) -> Iterator[tuple[str, Any]]:
     """As `read_lines`, undecoded: the line's place for messages, and its JSON value."""
+    check_file(path)
     with path.open("rb") as opened:
         number = 0
         while line := opened.readline(LONGEST_LINE + 1):
@@ -113,11 +116,14 @@ def write_record(path: Path, kind: type[Any], body: Mapping[str, Any]) -> None:
 def record(kind: type[Any], body: Mapping[str, Any]) -> dict[str, Any]:
     """`body` with the schema's version before it, checked as `write_record` does."""
     content = {"schema": kind.SCHEMA, **body} if hasattr(kind, "SCHEMA") else dict(body)
+    sealed = getattr(kind, "SEALED", False)
+    if sealed:
+        content.pop(SEAL, None)  # of the record that `body` was read from
     try:
         _decode(kind, content, kind.__name__, "", True)
     except DataError as error:
         raise TypeError(error.what) from None
-    return content
+    return seal(content) if sealed else content
 
 
 def check_version(kind: type[Any], plain: object, path: Path) -> None:

@@ -7,6 +7,7 @@ what it raises is reported in one line with the line of the file where it was ra
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -15,7 +16,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -24,6 +25,8 @@ from stamm.base.config import nearest
 from stamm.base.errors import ConfigError, StammError
 
 T = TypeVar("T")
+NAMES_CODE = {"names_code": True}
+"""Metadata of a field of a configuration that may name code: "mine.py:Name", or a task's YAML, which may call functions."""
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
 
 
@@ -31,6 +34,49 @@ def is_reference(text: str) -> bool:
     """Whether `text` has the form of a reference to user code, "mine.py:Name" or "a.b:Name"."""
     path, _, name = text.rpartition(":")
     return (bool(path) and name.isidentifier()) or text.endswith(".py")
+
+
+def refuse_stored_code(config: object, where: str, named: Iterable[str], fix: str) -> None:
+    """Check that the user has named the code that a stored configuration would execute.
+
+    Called before anything of it is used: what a run folder contains may come from anyone.
+
+    where   the file of the configuration
+    named   words of this command or recipe that may name it: "mine.py:Name", "tasks=mine.py:Name,blimp"
+    fix     how to name it
+
+    Raises   ConfigError with the first reference that is not named.
+    """
+    known = {part for word in named for part in re.split(r"""[=,\[\]\s"']+""", word)}
+    for reference in _named_code(config):
+        if reference not in known:
+            raise ConfigError(
+                f"the stored configuration names code, {reference!r}, which is executed only when you "
+                "name it, too",
+                where=where,
+                fix=f"Read that code, then {fix}",
+            )
+
+
+def _named_code(config: object) -> Iterator[str]:
+    """References to code in the fields of a configuration that may have them."""
+    if isinstance(config, Mapping):
+        config = tuple(config.values())
+    if isinstance(config, tuple | list):
+        for value in config:
+            yield from _named_code(value)
+    elif dataclasses.is_dataclass(config):
+        for field in dataclasses.fields(config):
+            value = getattr(config, field.name)
+            if "names_code" in field.metadata:
+                texts = (value,) if isinstance(value, str) else value
+                yield from (text for text in texts if is_reference(text) or _is_yaml(text))
+            else:
+                yield from _named_code(value)
+
+
+def _is_yaml(text: str) -> bool:
+    return text.endswith((".yaml", ".yml"))
 
 
 def reference_files(names: Iterable[str]) -> dict[str, Path]:

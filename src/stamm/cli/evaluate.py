@@ -15,11 +15,12 @@ from stamm.base.errors import DataError, RunError, visible
 from stamm.base.files import sha256_file, sha256_value, write_text
 from stamm.base.shutdown import interrupt_delayed
 from stamm.cli.arg_types import add_changes, text
-from stamm.cli.model_verbs import inputs_of, settings_of
+from stamm.cli.model_verbs import changed_settings, inputs_of, settings_of
 from stamm.cli.output import print_json, print_table
 from stamm.evaluate.config import EvaluateConfig
 from stamm.models.hf_files import is_hub_folder
 from stamm.runs.arms import run_of_arm, trained_arms
+from stamm.runs.command_receipts import recorded
 from stamm.runs.job import Workspace
 from stamm.runs.run import Run
 
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     """Evaluate, then print the table of results and the folders that hold them."""
     first = _targets(options.run, options.out)
     usual = _usual(options.run)
-    config = override(usual, options.changes)
+    config = _changed(options.run, options.changes)
     if config.checkpoints == "all":
         return _curves(options, config, usual, first)
     rival = _targets(options.against, None) if options.against else {}
@@ -105,6 +106,15 @@ def _usual(named: str) -> EvaluateConfig:
     return given or EvaluateConfig()
 
 
+def _changed(named: str, changes: list[str]) -> EvaluateConfig:
+    """The run's own settings, or the defaults, with the changes."""
+    root = Path(named)
+    if is_hub_folder(root):
+        return override(EvaluateConfig(), changes)
+    config: EvaluateConfig = changed_settings(run_of_arm(root), "evaluate", changes)
+    return config
+
+
 def _evaluate(model: Path, folder: Path, config: EvaluateConfig, usual: EvaluateConfig) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(Console()) as console:
@@ -114,13 +124,18 @@ def _evaluate(model: Path, folder: Path, config: EvaluateConfig, usual: Evaluate
             _with_model(own, usual, Workspace(folder=folder, progress=console), model, hub=True)
             return
         workspace = Workspace(folder=folder, inputs=inputs_of(model, "evaluate"), progress=console)
-        with Run(run_of_arm(model), "", (), None).locked():
+        root = run_of_arm(model)
+        with Run(root, "", (), None).locked(), _recorded(root, model, folder):
             if config.chat:
                 _with_model(config, usual, workspace, model, hub=False)
             else:
                 with interrupt_delayed():
                     from stamm.evaluate.job import run as evaluate
                 evaluate(config, workspace, usual)
+
+
+def _recorded(root: Path, arm: Path, folder: Path) -> contextlib.AbstractContextManager[None]:
+    return recorded(root, f"evaluate.{arm.resolve().name}", folder)
 
 
 def _with_model(
@@ -183,8 +198,10 @@ def _curves(
             mark = folder / _DONE
             if not mark.is_file() or mark.read_text(encoding="utf-8") != identity:
                 folder.mkdir(parents=True, exist_ok=True)
+                root = run_of_arm(arm)
                 with (
-                    Run(run_of_arm(arm), "", (), None).locked(),
+                    Run(root, "", (), None).locked(),
+                    _recorded(root, arm, folder),
                     contextlib.closing(Console()) as console,
                 ):
                     _evaluate_checkpoint(config, usual, arm, path, folder, console)

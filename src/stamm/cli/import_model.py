@@ -13,14 +13,16 @@ from stamm.align.import_config import TOKENIZER, ImportConfig, import_files
 from stamm.base.config import to_plain
 from stamm.base.console import Console
 from stamm.base.errors import RunError
-from stamm.base.files import sha256_file, write_json
+from stamm.base.files import sha256_file
+from stamm.base.receipts import files_below
 from stamm.base.schema import write_record
 from stamm.base.units import bytes_text
 from stamm.cli.arg_types import new_folder, text
 from stamm.recipes.jobs import job
+from stamm.runs.command_receipts import write_command_receipt
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import new_manifest
-from stamm.runs.schemas.run import ConfigFile
+from stamm.runs.schemas.run import ConfigFile, ManifestFile
 
 _OTHERS = re.compile(r"[^A-Za-z0-9_]+")
 
@@ -80,9 +82,11 @@ def run(options: argparse.Namespace, verb: str) -> int:
         }
         facts = {"kind": "import", "inputs": {"tokenizer": tokenizer}}
         write_record(arm / "config.json", ConfigFile, request)
-        write_json(arm / "manifest.json", new_manifest(**facts))
+        write_record(arm / "manifest.json", ManifestFile, new_manifest(**facts))
         write_record(part / "config.json", ConfigFile, {**request, "recipe": "import"})
-        write_json(part / "manifest.json", new_manifest(recipe="import", state="complete"))
+        manifest = new_manifest(recipe="import", state="complete")
+        write_record(part / "manifest.json", ManifestFile, manifest)
+        write_command_receipt(part, "import", files_below(part))
         part.replace(out)
     finally:
         shutil.rmtree(part, ignore_errors=True)

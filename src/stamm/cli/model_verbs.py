@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import read_json
 from stamm.base.schema import read_record_if_present
+from stamm.base.user_code import refuse_stored_code
 from stamm.cli.arg_types import add_changes, text
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import BUILT_IN_TARGETS, ExportConfig
@@ -23,6 +25,7 @@ from stamm.recipes.resolve import resolve
 from stamm.recipes.study import Study
 from stamm.reports.config import ReportConfig
 from stamm.runs.arms import input_of_arm, prepared_data_of_arm, run_of_arm, trained_arms
+from stamm.runs.command_receipts import recorded, write_command_receipt
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.model_outputs import DECODER
@@ -76,7 +79,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
         raise RunError(f"{root} is not a run folder", fix="`stamm ls runs` lists them")
     if verb == "audit" and not (root / "manifest.json").is_file() and not trained_arms(root):
         return _audit_folder(root, override(AuditConfig(), options.changes), options)
-    config = override(settings_of(run_of_arm(root), verb), options.changes)
+    config = changed_settings(run_of_arm(root), verb, options.changes)
     if verb == "report":
         return _report(root, config, options)
     arms = _arms(root)
@@ -90,7 +93,12 @@ def run(options: argparse.Namespace, verb: str) -> int:
         return 0
     for arm, folder in zip(arms, targets, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
-        with Run(run_of_arm(arm), "", (), None).locked(), contextlib.closing(Console()) as console:
+        root = run_of_arm(arm)
+        with (
+            Run(root, "", (), None).locked(),
+            recorded(root, f"{verb}.{arm.resolve().name}", folder),
+            contextlib.closing(Console()) as console,
+        ):
             job(verb)(
                 config,
                 Workspace(folder=folder, inputs=inputs_of(arm, verb, config), progress=console),
@@ -177,6 +185,18 @@ def inputs_of(arm: Path, verb: str, config: Any = None) -> dict[str, Path]:
     return inputs
 
 
+def changed_settings(root: Path, verb: str, changes: Sequence[str]) -> Any:
+    """The run's own settings for `verb`, or the defaults, with the changes of the command line.
+
+    Raises   ConfigError for code of the run's settings that the changes do not name.
+    """
+    config = override(settings_of(root, verb), changes)
+    key = {"evaluate": "tasks", "export": "target"}.get(verb, "")
+    fix = f"name it on the command line: {key}=mine.py:Name"
+    refuse_stored_code(config, str(root / "config.json"), changes, fix)
+    return config
+
+
 def settings_of(root: Path, verb: str) -> Any:
     """The run's own settings for `verb`, or the defaults when it has none.
 
@@ -203,12 +223,15 @@ def _report(root: Path, config: ReportConfig, options: argparse.Namespace) -> in
     out = Path(options.out) if options.out else root / name
     if out.is_dir():
         raise RunError(f"{out} is a folder", fix="Name a file with --out")
-    if compared and not options.dry_run:
-        print(f"{write_comparison(root, out, config).text()}\n")
-    elif searched and not options.dry_run:
-        print("\n".join(write_search(root, out, config).sentences) + "\n")
-    elif not options.dry_run:
-        write_report(root, out, config)
+    if not options.dry_run:
+        if compared:
+            print(f"{write_comparison(root, out, config).text()}\n")
+        elif searched:
+            print("\n".join(write_search(root, out, config).sentences) + "\n")
+        else:
+            write_report(root, out, config)
+        if out.resolve().is_relative_to(root.resolve()):
+            write_command_receipt(root, "report", [out])
     print(out)
     return 0
 

@@ -22,6 +22,7 @@ from stamm.cli.output import print_json, print_table
 from stamm.models.hf_files import is_hub_folder
 from stamm.observe.config import ObserveConfig
 from stamm.runs.arms import run_of_arm, trained_arms
+from stamm.runs.command_receipts import recorded, write_command_receipt
 from stamm.runs.model_outputs import set_aside, weights_sha256
 from stamm.runs.run import Run
 from stamm.runs.schemas.evaluation import MeanInterval
@@ -161,7 +162,9 @@ def _observed(target: _Target, config: ObserveConfig) -> ObserveFile:
     target.file.parent.mkdir(parents=True, exist_ok=True)
     if target.lock is None:
         return _observe(target, config)
-    with Run(target.lock, "", (), None).locked():
+    folder = target.file.parent
+    name = f"observe.{target.model.resolve().parent.name}"
+    with Run(target.lock, "", (), None).locked(), recorded(target.lock, name, folder):
         return _observe(target, config)
 
 
@@ -269,6 +272,7 @@ def _compare(options: argparse.Namespace, config: ObserveConfig, root: Path) -> 
     }
     content = comparison_record(last, diverged, compared.confidence)
     write_record(comparison, ObserveComparisonFile, content)
+    write_command_receipt(root, "observe", [comparison])
     record = read_record(ObserveComparisonFile, comparison)
     if options.json:
         print_json(asdict(record))

@@ -12,7 +12,7 @@ from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.units import bytes_text
 from stamm.cli.arg_types import add_changes, new_folder, text
-from stamm.cli.model_verbs import inputs_of, settings_of
+from stamm.cli.model_verbs import changed_settings, inputs_of
 from stamm.cli.output import print_table
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.export.config import BUILT_IN_TARGETS
@@ -22,6 +22,7 @@ from stamm.release.config import ReleaseConfig
 from stamm.release.facts import evidence_settings, read_release_facts
 from stamm.release.layout import PARITY, TOP_FORMAT
 from stamm.runs.arms import run_of_arm, trained_arms
+from stamm.runs.command_receipts import recorded
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import weights_sha256
 from stamm.runs.run import Run
@@ -71,11 +72,12 @@ def run(options: argparse.Namespace, verb: str) -> int:
             if options.dry_run:
                 print(f"export {arm} to {target} first: its files are not listed")
                 continue
-            settings = override(settings_of(root, "export"), _target(target))
+            settings = changed_settings(root, "export", _target(target))
             place = arm / "export"
             place.mkdir(exist_ok=True)
             inputs = inputs_of(arm, "export")
-            job("export")(settings, Workspace(folder=place, inputs=inputs, progress=console))
+            with recorded(root, f"export.{arm.resolve().name}", place):
+                job("export")(settings, Workspace(folder=place, inputs=inputs, progress=console))
         if options.dry_run and missing:
             return 0
         facts = read_release_facts(config, arm, evidence)
@@ -85,7 +87,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
             to = f", then to {options.push}" if options.push else ""
             print(f"{len(sizes)} files, {bytes_text(sum(sizes.values()))} -> {out}{to}")
             return 0
-        write_release(config, facts, out, job, key)
+        write_release(config, facts, out, job, key, console.log)
     print(out)
     if options.push:
         message = f"{facts.record.name}, weights {facts.record.model_sha256[:16]}, {SUMS}"

@@ -20,6 +20,7 @@ from stamm.reports.search_result import (
     round_result,
     search_result,
 )
+from stamm.runs.command_receipts import write_command_receipt
 from stamm.runs.schemas.search import (
     PLAN,
     ConfirmationResult,
@@ -95,4 +96,5 @@ class SearchRun:
     ) -> SearchFile:
         result = search_result(self.root, rounds, confirmations, len(self._search.confirm))
         write_record(self.root / RESULT, SearchFile, asdict(result))
+        write_command_receipt(self.root, "search", [self.root / RESULT])
         return write_search(self.root, self.root / SEARCH_PAGE, self._search.report)

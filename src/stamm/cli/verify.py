@@ -7,12 +7,19 @@ import itertools
 from pathlib import Path
 
 from stamm.base.errors import visible
+from stamm.base.schema import read_record
 from stamm.base.units import bytes_text
 from stamm.cli.arg_types import text
 from stamm.cli.output import print_json
-from stamm.release.checksums import list_files
-from stamm.release.layout import SIGNATURE
+from stamm.release.checksums import SUMS, list_files
+from stamm.release.layout import RECORD, SIGNATURE
 from stamm.release.verify import verify
+from stamm.runs.schemas.release import ReleaseFile
+
+_UNPROVED = (
+    "Without a checked signature this shows damage and files that contradict each other, not who wrote the"
+    " folder: whoever can change it can change files, records and sums together"
+)
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -49,11 +56,22 @@ def run(options: argparse.Namespace, verb: str) -> int:
         return 1
     names = list_files(folder)
     size = sum((folder / name).stat().st_size for name in names)
-    print(f"{folder}: {len(names)} files, {bytes_text(size)}: all hashes and records hold")
+    print(
+        f"{folder}: {len(names)} files, {bytes_text(size)}: every file has the SHA-256 in {SUMS}, and the"
+        " records and the card agree with the weights"
+    )
+    unknown = read_record(ReleaseFile, folder / RECORD).without_receipt
+    if unknown:
+        shown = ", ".join(visible(name, 80) for name in unknown[:8]) + ", …" * (len(unknown) > 8)
+        print(
+            f"{len(unknown)} files had no receipt in the run, so nothing shows what wrote them: {shown}"
+        )
     if options.key:
         print(f"signed by the private key of {options.key}")
     elif signed:
-        print("signed; name the public key with --key to check the signature")
+        print(f"signed; name the public key with --key to check the signature. {_UNPROVED}")
+    else:
+        print(f"not signed. {_UNPROVED}")
     return 0
 
 

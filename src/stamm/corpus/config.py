@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, TypeVar
 
 from stamm.base.config import validate
-from stamm.base.user_code import is_reference
+from stamm.base.user_code import NAMES_CODE, is_reference
 from stamm.corpus.canaries.config import CanariesConfig, InjectionConfig, ProbesConfig
 from stamm.corpus.classifiers.config import ThresholdConfig
 from stamm.corpus.consent.config import ConsentConfig
@@ -72,7 +72,7 @@ class FilterConfig:
     toxicity_classifier: str = ""
     quality_classifier: str = ""
     dedup: DedupConfig | None = field(default_factory=DedupConfig)
-    filters: tuple[str, ...] = ()
+    filters: tuple[str, ...] = field(default=(), metadata=NAMES_CODE)
 
     def __post_init__(self) -> None:
         validate(

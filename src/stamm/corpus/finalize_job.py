@@ -11,6 +11,7 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, remove_leftovers
+from stamm.base.receipts import check_file
 from stamm.base.schema import write_record
 from stamm.corpus.canaries.config import PROBES, PROBES_SCHEMA, PROBES_SHARD
 from stamm.corpus.config import GlobalFilterConfig
@@ -77,6 +78,7 @@ def finalize_corpus(config: GlobalFilterConfig, workspace: Workspace) -> None:
     write_record(folder / SUMMARY, CorpusSummary, summary)
     with atomic(folder / PROBES) as path:
         if "planted" in inputs:
+            check_file(inputs["planted"] / PROBES)
             shutil.copyfile(inputs["planted"] / PROBES, path)
         else:
             path.write_text(
@@ -93,6 +95,7 @@ def finalize_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     if "decisions" not in task.inputs:
         for kind, output in outputs.items():
             with atomic(job.folder / output) as path:
+                check_file(Path(task.inputs[kind]))
                 shutil.copyfile(task.inputs[kind], path)
         count = sum(1 for _ in read_rows(_path(task, "ledger"), ["document_id"]))
         return ShardResult(outputs=tuple(outputs.values()), num_read=count, kept=count)

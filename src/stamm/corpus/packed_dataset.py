@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file
+from stamm.base.receipts import check_file
 from stamm.corpus.shards import TokenShard, check_uncut, open_shard
 from stamm.corpus.shuffle import Proof
 from stamm.corpus.special_tokens import END_ID
@@ -53,12 +54,15 @@ class PackedSplit:
 
     end_id: int | None = END_ID
 
-    def __init__(self, folder: Path, split: str, entry: dict[str, Any], vocabulary: int) -> None:
+    def __init__(
+        self, folder: Path, split: str, entry: dict[str, Any], vocabulary: int, examined: bool
+    ) -> None:
         self._folder = folder
         self._entries: list[dict[str, Any]] = entry["shards"]
         self._shards: list[TokenShard] = []
+        self._unchecked = set() if examined else set(range(len(self._entries)))
         for shard in self._entries:
-            opened = open_shard(folder / shard["name"])
+            opened = open_shard(folder / shard["name"], checked=False)
             if len(opened.tokens) != shard["tokens"]:
                 raise DataError(
                     f"{folder / shard['name']} holds {len(opened.tokens)} tokens, "
@@ -81,11 +85,14 @@ class PackedSplit:
         self.stages: tuple[tuple[int, int], ...] = tuple(itertools.pairwise(stops))
 
     @classmethod
-    def open(cls, folder: Path, split: str) -> PackedSplit:
+    def open(cls, folder: Path, split: str, *, examined: bool = False) -> PackedSplit:
         """The split "train" or "held_out" of the packed corpus in `folder`.
 
+        examined   whether the caller compares all shards with the manifest (`examine`); else a shard is
+                   compared with its receipt when it is first read
+
         Raises   DataError when it is not there, was written by another version, or a shard is
-                 truncated. Content is checked by `verify`.
+                 truncated.
         """
         manifest = read_json(folder / MANIFEST)
         if not isinstance(manifest, dict):
@@ -114,7 +121,7 @@ class PackedSplit:
                 f"{folder / MANIFEST} does not say how many ids there are",
                 fix="Pack the corpus again",
             )
-        return cls(folder, split, splits[split], manifest["vocabulary"])
+        return cls(folder, split, splits[split], manifest["vocabulary"], examined)
 
     def read(self, start: int, stop: int) -> NDArray[np.int64]:
         """Tokens start .. stop - 1 of the split, across shards.
@@ -133,6 +140,9 @@ class PackedSplit:
             first, last = int(self._borders[shard]), int(self._borders[shard + 1])
             end = min(stop, last)
             name = f"{self._folder / self._entries[shard]['name']}.bin"
+            if shard in self._unchecked:
+                check_file(Path(name))
+                self._unchecked.discard(shard)
             check_uncut(self._shards[shard].tokens, name)
             result[at - start : end - start] = self._shards[shard].tokens[at - first : end - first]
             at, shard = end, shard + 1

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError, RunError, visible
 from stamm.base.files import disk_full_error, is_full
+from stamm.base.receipts import check_file
 from stamm.corpus.tables import write_batches
 
 T = TypeVar("T")
@@ -53,6 +54,8 @@ class Query:
         """
         if not files:
             raise DataError(f"there is no file of {name}", fix="Run the step that writes it again")
+        for file in files:
+            check_file(file)
         listed = ", ".join(_quoted(_literal_path(file)) for file in files)
         self.run(
             f"create or replace view {name} as select * from "

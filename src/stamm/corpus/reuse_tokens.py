@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, remove_leftovers
+from stamm.base.receipts import check_file
 from stamm.corpus.shards import open_shard, write_shard
 from stamm.corpus.tables import TableWriter, part, parts, read_rows
 from stamm.corpus.tokenize_job import INDEX_SCHEMA
@@ -24,8 +25,10 @@ from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, read_mani
 def reuse_tokenizer(config: TokenizeConfig, workspace: Workspace) -> None:
     """Copy the vocabulary of inputs["tokenizer"]: the copied tokens need the same one."""
     remove_leftovers(workspace.folder)
+    source = workspace.inputs["tokenizer"] / FILE
+    check_file(source)
     with atomic(workspace.folder / FILE) as path:
-        shutil.copyfile(workspace.inputs["tokenizer"] / FILE, path)
+        shutil.copyfile(source, path)
 
 
 def retake(config: TokenizeConfig, workspace: Workspace) -> None:

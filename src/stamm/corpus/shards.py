@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic
+from stamm.base.receipts import check_file
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEAD = struct.Struct("<QBQQ")
@@ -88,12 +89,16 @@ def check_uncut(tokens: NDArray[Any], name: str) -> None:
         )
 
 
-def open_shard(path: Path) -> TokenShard:
+def open_shard(path: Path, *, checked: bool = True) -> TokenShard:
     """The shard `path`.bin with `path`.idx.
+
+    checked   whether the tokens are compared with their receipt now; else the caller does it
 
     Raises   DataError when a file is missing or invalid, or their sizes differ.
     """
     index, data = path.with_suffix(".idx"), path.with_suffix(".bin")
+    for file in (index, data) if checked else (index,):
+        check_file(file)
     try:
         raw = index.read_bytes()
         size = data.stat().st_size

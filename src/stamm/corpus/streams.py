@@ -10,6 +10,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from stamm.base.errors import DataError
+from stamm.base.receipts import check_file
 from stamm.base.units import bytes_text
 
 PIECE_BYTES = 4096
@@ -43,6 +44,7 @@ class BoundedStream:
         self._delivered = 0
         self._broken: StreamError | None = None
         try:
+            check_file(path)
             self._file: BinaryIO = path.open("rb")
         except OSError as error:
             raise DataError(

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic
+from stamm.base.receipts import check_file
 
 Row = Mapping[str, Any]
 _GROUP_ROWS = 2048
@@ -67,6 +68,7 @@ class RowGroups:
 
     def __init__(self, path: Path, columns: list[str], kept: int = 64) -> None:
         self._path, self._columns, self._kept = path, columns, kept
+        check_file(path)
         try:
             self._file = pq.ParquetFile(path)
         except (OSError, pa.ArrowException) as error:
@@ -155,6 +157,7 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
 
     Raises   DataError when the file is missing or not Parquet, or lacks a column.
     """
+    check_file(path)
     try:
         return pq.read_table(path, columns=columns)
     except (OSError, pa.ArrowException) as error:
@@ -166,6 +169,7 @@ def read_rows(path: Path, columns: list[str] | None = None) -> Iterator[dict[str
 
     Raises   DataError as `read_table` does.
     """
+    check_file(path)
     try:
         with pq.ParquetFile(path) as file:
             for group in range(file.num_row_groups):  # a batch would span many of them

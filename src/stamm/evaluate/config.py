@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Literal, get_args
@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from stamm.base.config import nearest, validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
-from stamm.base.user_code import is_reference, reference_files
+from stamm.base.user_code import NAMES_CODE, is_reference, reference_files
 
 PAIRS_SHIPPED = 15
 BuiltInTask = Literal["held_out", "blimp"]
@@ -96,7 +96,7 @@ class EvaluateConfig:
     threads        CPU threads; part of the configuration because sums depend on it
     """
 
-    tasks: tuple[str, ...] = BUILT_IN_TASKS
+    tasks: tuple[str, ...] = field(default=BUILT_IN_TASKS, metadata=NAMES_CODE)
     task_folder: str | None = None
     shots: int = 0
     shots_seed: int = 28

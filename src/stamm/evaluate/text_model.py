@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
+from stamm.base.receipts import check_file
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
 from stamm.chat.formats import ApertusFormat, ChatFormat
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
@@ -135,11 +136,12 @@ def load_tokenizer(folder: Path) -> AnyTokenizer:
 
     Raises   DataError when it is neither.
     """
-    template = folder / _TEMPLATE
     try:
         return Tokenizer.load(folder)
     except DataError as error:
         own = error
+    template = folder / _TEMPLATE
+    check_file(template)
     try:
         written = template.read_text(encoding="utf-8") if template.is_file() else ""
         return ImportedTokenizer.load(folder, written)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from stamm.base.config import nearest, validate
 from stamm.base.errors import ConfigError
-from stamm.base.user_code import is_reference
+from stamm.base.user_code import NAMES_CODE, is_reference
 from stamm.export.runtime_support import FORMATS
 
 BuiltInTarget = Literal["transformers", "gguf", "onnx"]
@@ -41,7 +41,7 @@ class ExportConfig:
     threads         CPU threads; part of the configuration because sums depend on it
     """
 
-    target: str = "transformers"
+    target: str = field(default="transformers", metadata=NAMES_CODE)
     quantization: str = "F32"
     max_shard_bytes: int = 5_000_000_000
     tolerance: float = 1e-5

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import ExportError
+from stamm.base.receipts import check_file
 from stamm.chat.formats import ApertusFormat, chat_template
 from stamm.chat.render import ASSISTANT_END
 from stamm.chat.template_sandbox import render_all
@@ -105,8 +106,10 @@ class GgufTarget:
         )
 
     def _tokenizer(self, file: Path, vocab_size: int) -> GgufTokenizer:
-        tokens, types, merges = read_bpe(file, vocab_size)
         beside, chat = file.parent, self._options.chat
+        for read in (file, beside / TEMPLATE):
+            check_file(read)
+        tokens, types, merges = read_bpe(file, vocab_size)
         begin, pad, ends, template = BEGIN_ID, PAD_ID, [END_ID], ""
         add_begin = True
         if (beside / TOKENIZER_CONFIG).is_file():

@@ -18,13 +18,13 @@ import inspect
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from stamm.base.errors import ConfigError, ExportError, RunError
-from stamm.base.files import write_text
+from stamm.base.files import sha256_file, write_text
 from stamm.base.schema import write_record
 from stamm.base.user_code import guarded
 from stamm.chat.conversation import to_messages
@@ -203,7 +203,7 @@ def _export(
         bits=bits,
         greedy=same,
     )
-    write_record(folder / PARITY, ParityFile, {**report, "files": _sizes(folder)})
+    write_record(folder / PARITY, ParityFile, {**report, **_files(folder)})
     if loaded.generate is not None:
         samples = write_samples(config, loaded, tokenizer, held_out)
         write_record(folder / "samples.json", SamplesFile, samples)
@@ -246,7 +246,7 @@ def _export_reward(
     parity.require(found, config.tolerance)
     description, card = reward_card(architecture, ends, chat)
     report = parity.report(found, config.tolerance, description, sha256)
-    write_record(folder / PARITY, ParityFile, {**report, "files": _sizes(folder)})
+    write_record(folder / PARITY, ParityFile, {**report, **_files(folder)})
     pack = inputs.get("pack")
     origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
     alignment = alignment_summaries(inputs["model"])
@@ -255,9 +255,17 @@ def _export_reward(
     progress.end(f"rewards differ by {max(one.max_relative for one in found):.1e}")
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+def _files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Bytes and SHA-256 of the files that were checked, by name."""
+    files = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    return {
+        "files": {name: path.stat().st_size for name, path in files.items()},
+        "sha256": {name: sha256_file(path) for name, path in files.items()},
+    }
 
 
 def _guarded(target: ExportTarget, work: Callable[[], T]) -> T:

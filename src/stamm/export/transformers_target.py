@@ -11,6 +11,7 @@ import torch
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_bytes, write_json, write_text
+from stamm.base.receipts import check_file
 from stamm.chat.chatml_llama3 import SYNTAXES
 from stamm.chat.formats import ApertusFormat, chat_template
 from stamm.chat.render import ASSISTANT_END, ASSISTANT_START
@@ -167,6 +168,7 @@ def write_companions(
     """Write config.json, generation_config.json and the tokenizer's two files."""
     write_json(folder / CONFIG, hub_config(config, SPECIAL, dtype))
     write_json(folder / "generation_config.json", generation_config())
+    check_file(tokenizer)
     write_bytes(folder / TOKENIZER, tokenizer.read_bytes())
     write_json(folder / TOKENIZER_CONFIG, tokenizer_config(config.max_context))
 
@@ -197,6 +199,7 @@ def write_chat_files(
     else:
         for name in (TEMPLATE, TOKENIZER_CONFIG):
             if (beside / name).is_file():
+                check_file(beside / name)
                 write_bytes(folder / name, (beside / name).read_bytes())
         if chat_format == ApertusFormat.name:
             config = read_json(beside / TOKENIZER_CONFIG)

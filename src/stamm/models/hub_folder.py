@@ -21,6 +21,7 @@ from stamm.activations import catalog
 from stamm.base.config import from_plain, nearest
 from stamm.base.errors import ConfigError, DataError, visible
 from stamm.base.files import read_json, sha256_file, sha256_value
+from stamm.base.receipts import check_file
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, check_finite, decoder_of
 from stamm.models.hf_architecture import CLASSES, GATED_ACTS, PLAIN_ACTS
@@ -263,6 +264,7 @@ def _stored_tensors(folder: Path) -> dict[str, _Stored]:
     """
     stored: list[_Stored] = []
     for path in (folder / name for name in weight_files(folder)):
+        check_file(path)
         try:
             with safe_open(path, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118 (not a mapping)

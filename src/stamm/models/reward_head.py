@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from stamm.base.errors import DataError, visible
 from stamm.base.files import atomic, sha256_bytes
+from stamm.base.receipts import check_file
 from stamm.runs.model_outputs import HEAD, WEIGHTS
 
 WEIGHT = "weight"
@@ -78,6 +79,7 @@ def load_head(model: Path, d_model: int, weights_sha256: str) -> Tensor:
     path = model / HEAD
     if not path.is_file():
         raise DataError(f"{model} is not a reward model: it has no {HEAD}")
+    check_file(path)
     try:
         with safe_open(path, framework="pt") as file:
             hashes = (file.metadata() or {}).get(_SHA256, "")

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, read_json, sha256_file, write_json
+from stamm.base.receipts import check_file, file_sha256
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder, decoder_of
 from stamm.models.linear import structured_linears
@@ -106,9 +107,11 @@ def load_decoder(folder: Path, *, mapped: bool = False) -> Decoder:
 def _check_weights(path: Path, stored: dict[str, Any]) -> None:
     recorded = stored.get(WEIGHTS_KEY)
     if recorded is None and stored.get("schema") == WITHOUT_HASH:
+        check_file(path)
         return
     try:
-        found = sha256_file(path)
+        check_file(path)
+        found = file_sha256(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     if found != recorded:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from stamm.base.config import validate
-from stamm.base.user_code import is_reference
+from stamm.base.user_code import NAMES_CODE, is_reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,7 @@ class CustomOptimizer:
 
     REFERENCE_KEY: ClassVar = "reference"
 
-    reference: str
+    reference: str = field(metadata=NAMES_CODE)
     options: tuple[str, ...] = ()
     weight_decay: float = 0.1
     shape_lr_factor: float = 1.0

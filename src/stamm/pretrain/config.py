@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
-from stamm.base.user_code import code_files, is_reference
+from stamm.base.user_code import NAMES_CODE, code_files, is_reference
 from stamm.engine.config import EngineConfig
 from stamm.evaluate.config import BuiltInTask, is_task_file, task_files
 from stamm.losses.config import Goldfish, Rule
@@ -85,7 +85,7 @@ class PeriodicEvaluation:
     """
 
     every: int = 100
-    tasks: tuple[str, ...] = (HELD_OUT,)
+    tasks: tuple[str, ...] = field(default=(HELD_OUT,), metadata=NAMES_CODE)
     task_folder: str | None = None
     share: float = 0.02
 
@@ -256,7 +256,7 @@ class PretrainConfig(DecoderTrainingConfig):
     goldfish: Goldfish | None = field(default_factory=Goldfish)
     masks: Rule = "stamm"
     z_loss: float = 0.0
-    objective: str = NEXT_TOKEN
+    objective: str = field(default=NEXT_TOKEN, metadata=NAMES_CODE)
     pack: str = ""
     foreign: MegatronFiles | None = None
     tuned: str = ""

@@ -82,7 +82,7 @@ def _verified(stream: StoredTokens, world: DistributedContext) -> Proof:
 def open_stream(config: PretrainConfig, inputs: Mapping[str, Path]) -> StoredTokens:
     """The token stream of a run: its packed corpus, or the Megatron files of its configuration."""
     if config.foreign is None:
-        return PackedSplit.open(inputs["pack"], "train")
+        return PackedSplit.open(inputs["pack"], "train", examined=True)
     paths = [inputs[f"foreign.{i}"] for i in range(len(config.foreign.prefixes))]
     return MegatronTokens.open(paths, inputs["tokenizer"], config.foreign.end_token)
 

@@ -43,6 +43,7 @@ class AdaptRecipe:
     warmup_share   share of further training in which the rate rises; then it falls linearly to 0
     control      whether the unchanged model is trained on alike, for the cost of the swap
     pack         packed corpus of further training; None: the run's own, from where it stopped reading
+    code         references to the user's code that the run names and further training may execute
     evaluate     of the model before, after the swap, and after training, where the run has held-out
                  text; None: none
     """
@@ -56,6 +57,7 @@ class AdaptRecipe:
     warmup_share: float = 0.05
     control: bool = True
     pack: str | None = None
+    code: tuple[str, ...] = ()
     evaluate: EvaluateConfig | None = field(
         default_factory=lambda: EvaluateConfig(tasks=("held_out",))
     )
@@ -106,7 +108,7 @@ class AdaptRecipe:
                 f"run = {self.run} is a Hugging Face folder, which has no corpus to train on",
                 fix="Leave out tokens, and train the swapped model with a recipe of your own",
             )
-        source = pretraining_of(Path(os.path.normpath(root / start.model)).parent)
+        source = pretraining_of(Path(os.path.normpath(root / start.model)).parent, self.code)
         return replace(source, model=without_guide(source.model))  # a stored decoder has none
 
     def _training(self, start: StartModel, source: PretrainConfig, root: Path) -> list[Step]:

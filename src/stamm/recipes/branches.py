@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,8 @@ from typing import Literal
 from stamm.base.config import from_plain, validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
+from stamm.base.user_code import refuse_stored_code
+from stamm.engine.checkpoint_files import STATE
 from stamm.models.self_guide import guided_steps, without_guide
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
@@ -24,6 +27,7 @@ from stamm.recipes.report_step import report_step
 from stamm.recipes.study import MANIFEST
 from stamm.reports.config import ReportConfig
 from stamm.runs.job import Step
+from stamm.runs.tracker_config import TensorBoard
 
 _CHECKPOINT = re.compile(r"step-(\d{8})")
 
@@ -58,6 +62,8 @@ class CooldownRecipe:
     step          step of the checkpoint; None: the newest before the decay
     tokens        length of the cooldown
     final_share   final learning rate, as a share of that at the checkpoint
+    code          references to the user's code that the run names and this one may execute: its
+                  objective, optimizer and evaluation tasks
     """
 
     run: str = ""
@@ -65,6 +71,7 @@ class CooldownRecipe:
     step: int | None = None
     tokens: int = 0
     final_share: float = 0.0
+    code: tuple[str, ...] = ()
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
@@ -79,7 +86,7 @@ class CooldownRecipe:
 
         Raises   ConfigError when `run` holds no such checkpoint, or `tokens` is less than one step
         """
-        source = _source(self.run, self.arm, self.step, before_decay=True)
+        source = _source(self.run, self.arm, self.step, self.code, before_decay=True)
         sequences = self.tokens // source.config.context
         if sequences < source.batch:
             least = source.batch * source.config.context
@@ -132,7 +139,7 @@ class LongerStage:
 class LongerRecipe:
     """Context extension of a trained model, in stages.
 
-    run, arm, step   as in `CooldownRecipe`; step None: the last checkpoint
+    run, arm, step, code   as in `CooldownRecipe`; step None: the last checkpoint
     pack             folder of the packed corpus of these stages; None: the run's own
     moments          "keep" restores optimizer state and step count, as in the Apertus report;
                      "restart" initializes them in each stage, as in its scripts, which restarts
@@ -149,6 +156,7 @@ class LongerRecipe:
     moments: Literal["keep", "restart"] = "keep"
     peak: float | None = None
     warmup_sequences: int = 0
+    code: tuple[str, ...] = ()
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
@@ -170,29 +178,35 @@ class LongerRecipe:
                 "there is no stage",
                 fix="Set stages.0.context=8192 stages.0.theta=1e6 stages.0.tokens=N stages.0.batch=N",
             )
-        source = _source(self.run, self.arm, self.step, before_decay=False)
+        source = _source(self.run, self.arm, self.step, self.code, before_decay=False)
         if not (self.peak or source.rate):
             raise ConfigError(
                 f"the learning rate was 0 at step {source.step}, where this would start",
                 fix="Set peak=RATE",
             )
         pack = source.pack if self.pack is None else Path(self.pack)
-        checkpoint, done = source.checkpoint, source.sequence * source.config.context
+        checkpoint, done = str(source.checkpoint), source.sequence * source.config.context
         steps: list[Step] = []
         for stage in self.stages:
             config = self._stage(source, stage, checkpoint, done)
-            step = _step(f"{source.name}-{stage.context}", config, root, pack, checkpoint)
+            step = _step(f"{source.name}-{stage.context}", config, root, pack, source.checkpoint)
             if steps:
                 # The checkpoint is an output of the previous stage.
-                step = replace(step, after=(steps[-1].name,), external={})
+                external = step.external.keys() - {str(source.checkpoint / STATE)}
+                step = replace(
+                    step,
+                    inputs={**step.inputs, "begin": checkpoint},
+                    after=(steps[-1].name,),
+                    external={name: step.external[name] for name in sorted(external)},
+                )
             steps.append(step)
             last = config.batches(config.total_sequences()).num_steps
-            checkpoint = root / step.folder / "checkpoints" / f"step-{last:08d}"
+            checkpoint = f"{step.folder}/checkpoints/step-{last:08d}"
             done += stage.tokens if self.pack is None else 0
         return (*steps, report_step(self.report, steps))
 
     def _stage(
-        self, source: _Source, stage: LongerStage, checkpoint: Path, done: int
+        self, source: _Source, stage: LongerStage, checkpoint: str, done: int
     ) -> PretrainConfig:
         model = source.config.model
         rope = replace(model.rope, theta=stage.theta)
@@ -201,7 +215,7 @@ class LongerRecipe:
             source.config,
             model=replace(model, rope=rope, max_context=stage.context),
             context=stage.context,
-            begin=InitialWeights(checkpoint=str(checkpoint), moments=self.moments),
+            begin=InitialWeights(checkpoint=checkpoint, moments=self.moments),
             # The run's own corpus continues after what was read; another one starts at 0.
             first_sequence=-(-done // stage.context) if self.pack is None else 0,
             sequences=stage.tokens // stage.context,
@@ -242,7 +256,9 @@ def apertus_8b_longer() -> LongerRecipe:
     )
 
 
-def _source(run: str, arm: str | None, step: int | None, *, before_decay: bool) -> _Source:
+def _source(
+    run: str, arm: str | None, step: int | None, code: Sequence[str], *, before_decay: bool
+) -> _Source:
     if not run:
         raise ConfigError(
             "run is empty: there is no run to continue", fix="Set run=FOLDER, such as run=runs/demo"
@@ -258,7 +274,7 @@ def _source(run: str, arm: str | None, step: int | None, *, before_decay: bool) 
             fix=f"Set arm=NAME; there are: {listed}" if arms else "Name the folder of a run",
         )
     folder = named[0]
-    config = pretraining_of(folder)
+    config = pretraining_of(folder, code)
     pack = Path(config.pack) if config.pack else Path(run) / "pack"
     if config.foreign is not None or not (pack / MANIFEST).is_file():
         raise ConfigError(
@@ -270,7 +286,7 @@ def _source(run: str, arm: str | None, step: int | None, *, before_decay: bool) 
     found_steps = sorted(
         int(found.group(1))
         for path in (folder / "checkpoints").glob("step-*")
-        if (found := _CHECKPOINT.fullmatch(path.name)) and (path / "state.json").is_file()
+        if (found := _CHECKPOINT.fullmatch(path.name)) and (path / STATE).is_file()
     )
     ends = {number: plan.step(number - 1) for number in found_steps if number}
     start = config.schedule.decay_start(total)
@@ -310,16 +326,21 @@ def _source(run: str, arm: str | None, step: int | None, *, before_decay: bool) 
     )
 
 
-def pretraining_of(folder: Path) -> PretrainConfig:
-    """The configuration of the pretraining run in `folder`.
+def pretraining_of(folder: Path, code: Sequence[str]) -> PretrainConfig:
+    """The configuration of the pretraining run in `folder`, without trackers that send data elsewhere.
 
-    Raises   DataError when it is none
+    code   references to code that it may name, as the user gave them
+
+    Raises   DataError when it is none, and ConfigError for other code
     """
     path = folder / "config.json"
     try:
-        return from_plain(PretrainConfig, read_json(path)["config"], str(path))
+        config = from_plain(PretrainConfig, read_json(path)["config"], str(path))
     except (KeyError, TypeError):
         raise DataError(f"{path} is not the configuration of a pretraining run") from None
+    refuse_stored_code(config, str(path), code, "set code=mine.py:Name")
+    local = tuple(tracker for tracker in config.trackers if isinstance(tracker, TensorBoard))
+    return replace(config, trackers=local)
 
 
 def _kept_warmups(source: _Source) -> OptimizerConfig:
@@ -336,7 +357,7 @@ def _kept_warmups(source: _Source) -> OptimizerConfig:
 
 
 def _step(name: str, config: PretrainConfig, root: Path, pack: Path, checkpoint: Path) -> Step:
-    state = checkpoint / "state.json"
+    state = checkpoint / STATE
     return Step(
         name=f"pretrain.{name}",
         job="pretrain",

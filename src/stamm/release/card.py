@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stamm.base.markdown import escape_markdown
+from stamm.base.receipts import check_file
 from stamm.base.units import count_text, flops_text, seconds_text
 from stamm.corpus.language.codes import to_iso639_1
 from stamm.export.card_table import card_table
@@ -19,7 +20,7 @@ from stamm.release.checksums import SUMS
 from stamm.release.evaluations import dataset_name, finite_metrics, model_index
 from stamm.release.facts import ReleaseFacts
 from stamm.release.layout import ACTIVATION, BOM, CARD, EVIDENCE, RECORD, RUN, export_folder
-from stamm.runs.schemas.evaluation import MeanInterval
+from stamm.runs.schemas.evaluation import MeanInterval, MemorizationFile, TaskFile
 from stamm.runs.schemas.export import ParityFile
 
 _DATASET = re.compile(r"https://huggingface\.co/datasets/([\w.-]+/[\w.-]+)/?", re.ASCII)
@@ -33,14 +34,15 @@ def release_card(facts: ReleaseFacts, unanswered: int) -> str:
     """
     folder = next(iter(facts.exports.values()))
     card = folder / CARD
+    check_file(card)
     text = card.read_text(encoding="utf-8") if card.is_file() else ""
     body = text.split("\n---\n", 1)[-1].strip() if text.startswith("---\n") else text.strip()
     parts = [
         _front_matter(facts),
         body or f"# {facts.record.name}",
         *_training(facts),
-        *_evaluation(facts),
-        *_memorization(facts),
+        *evaluation(facts.tasks),
+        *memorization(facts.memorization),
         *_contents(facts),
         *_unknown(facts, unanswered),
     ]
@@ -91,7 +93,8 @@ def _training(facts: ReleaseFacts) -> Iterator[str]:
     yield card_table(("what", "value"), rows)
 
 
-def _evaluation(facts: ReleaseFacts) -> Iterator[str]:
+def evaluation(tasks: Mapping[str, TaskFile]) -> Iterator[str]:
+    """Headline and table of all finite metrics, by the name of the task's file."""
     yield "## Evaluation"
     rows = [
         (
@@ -100,9 +103,9 @@ def _evaluation(facts: ReleaseFacts) -> Iterator[str]:
             f"{metric.value:.5g}",
             "" if metric.standard_error is None else f"{metric.standard_error:.2g}",
             "" if metric.chance is None else f"{metric.chance:.4g}",
-            str(facts.tasks[task].num_items),
+            str(tasks[task].num_items),
         )
-        for task, name, metric in finite_metrics(facts.tasks)
+        for task, name, metric in finite_metrics(tasks)
     ]
     if not rows:
         yield "This model was not evaluated."
@@ -110,9 +113,9 @@ def _evaluation(facts: ReleaseFacts) -> Iterator[str]:
     yield card_table(("task", "metric", "value", "standard error", "chance", "items"), rows)
 
 
-def _memorization(facts: ReleaseFacts) -> Iterator[str]:
+def memorization(found: MemorizationFile | None) -> Iterator[str]:
+    """Headline and table of the memorization audit."""
     yield "## Memorization audit"
-    found = facts.memorization
     if found is None:
         yield "This model was not audited for memorization."
         return
@@ -159,13 +162,19 @@ def _contents(facts: ReleaseFacts) -> Iterator[str]:
     ]  # fmt: skip
     yield card_table(("path", "content"), rows)
     yield "Parity of the exports with the trained model:"
-    yield card_table(
-        ("export", "engine", "logits", "bits per byte", "other ids"),
-        [(name, found.candidate, *_parity(found)) for name, found in facts.parity.items()],
-    )
+    yield parity_table(facts.parity)
     yield (
-        "`stamm verify .` checks all hashes, and that evaluation, audit and exports were made from"
-        f" these weights; `sha256sum --check {SUMS}` checks the hashes alone."
+        "`stamm verify .` checks all hashes, and that evaluation, audit, exports and the tables of this"
+        " card agree with the records of these weights; without a signature it cannot show that nobody"
+        f" changed all of them together. `sha256sum --check {SUMS}` checks the hashes alone."
+    )
+
+
+def parity_table(parity: Mapping[str, ParityFile]) -> str:
+    """A row for each export."""
+    return card_table(
+        ("export", "engine", "logits", "bits per byte", "other ids"),
+        [(name, found.candidate, *_parity(found)) for name, found in parity.items()],
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import stamm
 from stamm.base.errors import RunError
 from stamm.base.files import read_json, sha256_file
+from stamm.base.receipts import check_file, file_sha256
 from stamm.base.schema import read_record, read_record_if_present
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.export.alignment_card import alignment_summaries
@@ -83,6 +84,7 @@ def read_release_facts(config: ReleaseConfig, arm: Path, evidence: EvidenceConfi
     exports = _exports(config, arm)
     corpus, pack = _input(arm, "corpus"), _input(arm, "pack")
     tokenizer = input_of_arm(arm, "tokenizer")
+    check_file(tokenizer / "tokenizer.json")
     request = read_record_if_present(ConfigFile, root / "config.json")
     recipe = Path(request.recipe).stem if request else ""
     sha256 = weights_sha256(arm / "model")
@@ -99,7 +101,9 @@ def read_release_facts(config: ReleaseConfig, arm: Path, evidence: EvidenceConfi
             )
         for file, size in result.files.items():
             path = exports[name] / file
-            if not path.is_file() or path.stat().st_size != size:
+            wanted = result.sha256.get(file)
+            same = path.is_file() and path.stat().st_size == size
+            if not same or wanted not in (None, file_sha256(path)):
                 raise RunError(
                     f"{path} is missing or is not the file of {size} bytes that was exported",
                     fix=f"Remove {exports[name]} and repeat `stamm export`",
@@ -119,6 +123,7 @@ def read_release_facts(config: ReleaseConfig, arm: Path, evidence: EvidenceConfi
             tokenizer_sha256=sha256_file(tokenizer / "tokenizer.json"),
             pack_sha256=None if pack is None else sha256_file(pack / "manifest.json"),
             corpus_sha256=None if corpus is None else sha256_file(corpus / "summary.json"),
+            parity_sha256={name: sha256_file(at / PARITY) for name, at in exports.items()},
         ),
         arm=arm,
         root=root,
@@ -166,6 +171,7 @@ def _input(arm: Path, name: str) -> Path | None:
 def _licence(exports: Mapping[str, Path]) -> str:
     """The licence in the front matter of the first export's card, "" when it states none."""
     card = next(iter(exports.values())) / "README.md"
+    check_file(card)
     text = card.read_text(encoding="utf-8") if card.is_file() else ""
     front = text.split("\n---\n", 1)[0] if text.startswith("---\n") else ""
     for line in front.splitlines():

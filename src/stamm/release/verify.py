@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import Any
 
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json
-from stamm.base.schema import read_record
+from stamm.base.schema import read_record, read_record_if_present
+from stamm.release.card import evaluation, memorization, parity_table
 from stamm.release.checksums import SUMS, hash_files, list_files, read_sums
+from stamm.release.evaluations import eval_results, model_index
 from stamm.release.layout import (
     BOM,
+    CARD,
     EVIDENCE,
     PARITY,
     RECORD,
@@ -23,6 +27,8 @@ from stamm.release.layout import (
 )
 from stamm.release.signature import signature_problem
 from stamm.runs.model_outputs import DECODER, KEY, WEIGHTS, WEIGHTS_KEY
+from stamm.runs.schemas.evaluation import MemorizationFile, TaskFile
+from stamm.runs.schemas.export import ParityFile
 from stamm.runs.schemas.release import ReleaseFile
 
 
@@ -73,6 +79,41 @@ def _file_problems(folder: Path) -> Iterator[Problem]:
         if stated != wanted:
             shown = f"{str(stated)[:80]!r}, and {RECORD} wants {str(wanted)[:80]!r}"
             yield Problem(file=name, what=f"{what} is {shown}")
+    try:
+        yield from _card_problems(folder, record)
+    except DataError as error:
+        yield Problem(file=CARD, what=f"cannot be compared with the records: {error.what}")
+
+
+def _card_problems(folder: Path, record: ReleaseFile) -> Iterator[Problem]:
+    """Tables of the card, and results for the Hub, that are not those of the records."""
+    arm = folder / arm_folder(record.arm)
+    tasks = {
+        path.stem: read_record(TaskFile, path) for path in sorted((arm / "evaluate").glob("*.json"))
+    }
+    parity = {
+        target: read_record(ParityFile, folder / export_folder(target) / PARITY)
+        for target in record.formats
+    }
+    audit = read_record_if_present(MemorizationFile, arm / "audit" / "memorization.json")
+    card = (folder / CARD).read_text(encoding="utf-8", errors="replace")
+    parts = {
+        f"{arm_folder(record.arm)}/evaluate": evaluation(tasks),
+        f"{arm_folder(record.arm)}/audit/memorization.json": memorization(audit),
+        PARITY: [parity_table(parity)],
+    }
+    for source, texts in parts.items():
+        if "\n\n".join(texts) not in card:
+            yield Problem(file=CARD, what=f"does not state what {source} records")
+    index = model_index(record.name, tasks)
+    line = f"model-index: {json.dumps(index, ensure_ascii=False)}"
+    if (line if index else "") not in card or bool(index) != ("\nmodel-index: " in card):
+        yield Problem(file=CARD, what="has a model-index that is not what the evaluation records")
+    results = eval_results(tasks)
+    for path in sorted((folder / ".eval_results").glob("*")):
+        if read_json(path) != results.get(path.stem):
+            name = path.relative_to(folder).as_posix()
+            yield Problem(file=name, what="is not what the evaluation records")
 
 
 def _statements(
@@ -94,6 +135,12 @@ def _statements(
         name = f"{export_folder(target)}{PARITY}"
         yield name, KEY, _value(folder, name, KEY), record.model_sha256
         yield name, "passed", _value(folder, name, "passed"), True
+        yield name, "its SHA-256", sums.get(name), record.parity_sha256.get(target)
+        hashes = _value(folder, name, "sha256")
+        for file, sha256 in hashes.items() if isinstance(hashes, dict) else ():
+            exported = f"{export_folder(target)}{file}"
+            if exported != CARD:  # the card of the release takes its place
+                yield exported, f"its SHA-256, by {name}", sums.get(exported), sha256
     if (name := f"{export_folder('transformers')}tokenizer.json") in sums:
         yield name, "its SHA-256", sums[name], record.tokenizer_sha256
     for name in sums:

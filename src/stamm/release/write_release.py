@@ -9,11 +9,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import disk_full_error, is_full, sha256_file, write_json, write_text
+from stamm.base.receipts import check_file, is_covered
 from stamm.base.schema import read_record, record, write_record
 from stamm.release.activation_files import write_activation
 from stamm.release.bom import bill_of_materials
@@ -31,6 +32,7 @@ from stamm.release.evaluations import eval_results
 from stamm.release.facts import ReleaseFacts
 from stamm.release.layout import BOM, CARD, EVIDENCE, RECORD, RELEASED
 from stamm.release.signature import check_key, sign
+from stamm.runs.command_receipts import write_command_receipt
 from stamm.runs.job import Workspace
 from stamm.runs.run import Job
 from stamm.runs.schemas.release import ReleasedFile, ReleaseFile
@@ -39,16 +41,23 @@ Jobs = Callable[[str], Job]
 
 
 def write_release(
-    config: ReleaseConfig, facts: ReleaseFacts, out: Path, jobs: Jobs, key: Path | None = None
+    config: ReleaseConfig,
+    facts: ReleaseFacts,
+    out: Path,
+    jobs: Jobs,
+    key: Path | None = None,
+    log: Callable[[str], None] = lambda message: None,
 ) -> dict[str, str]:
     """Write the release of one arm to `out`, and released.json into the folder of the arm.
 
     jobs   the function of a kind of job; "evidence" writes the documents about the corpus
     key    a private key that signs; None: no signature
+    log    receives warnings: files without a receipt, a run that cannot be written to
 
     Returns  SHA-256 by name, as in SHA256SUMS
     Raises   RunError when `out` is not a release of the same weights, when the disk is full, or when
-             the key cannot sign; ConfigError for answers that do not fit. `out` is unchanged then.
+             the key cannot sign; ConfigError for answers that do not fit; DataError for a file of the run
+             that differs from its receipt. `out` is unchanged then.
     Checked  tests/unit/release/test_write_release.py
     """
     check_destination(out, facts.record.model_sha256, key)
@@ -56,15 +65,29 @@ def write_release(
     _remove(part)
     try:
         part.mkdir(parents=True)
+        copied = copied_files(config, facts)
+        for source in copied.values():
+            check_file(source)
+        facts = _with_unknown_files(facts, copied)
+        if unknown := facts.record.without_receipt:
+            log(
+                f"No receipt of the run covers {len(unknown)} files, so nothing shows what wrote them: "
+                f"{', '.join(unknown[:8])}{', …' * (len(unknown) > 8)}"
+            )
         _write_documents(config, facts, part, jobs)
-        for name, source in copied_files(config, facts).items():
+        for name, source in copied.items():
             (part / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, part / name)
         if key is not None:
             sign(part, key)
         sums = write_sums(part)
-        _note(facts, part, sums, key is not None)
         _exchange(part, out)
+        try:
+            _note(facts, out, sums, key is not None)
+        except (OSError, RunError) as error:
+            log(
+                f"{facts.arm} could not be written to, so its report will not name this release: {error}"
+            )
     except OSError as error:
         if is_full(error):
             raise disk_full_error(out) from error
@@ -91,11 +114,19 @@ def planned_files(config: ReleaseConfig, facts: ReleaseFacts, jobs: Jobs) -> dic
 
     Documents are written to a temporary folder to know their sizes.
     """
+    copied = copied_files(config, facts)
+    facts = _with_unknown_files(facts, copied)
     with tempfile.TemporaryDirectory() as scratch:
         _write_documents(config, facts, Path(scratch), jobs)
         sizes = {name: (Path(scratch) / name).stat().st_size for name in list_files(Path(scratch))}
-    copied = copied_files(config, facts).items()
-    return dict(sorted({**sizes, **{name: at.stat().st_size for name, at in copied}}.items()))
+    sizes |= {name: source.stat().st_size for name, source in copied.items()}
+    return dict(sorted(sizes.items()))
+
+
+def _with_unknown_files(facts: ReleaseFacts, copied: Mapping[str, Path]) -> ReleaseFacts:
+    """The facts, with the names of the copied files that no receipt covers in their record."""
+    unknown = tuple(name for name, source in copied.items() if not is_covered(source))
+    return replace(facts, record=replace(facts.record, without_receipt=unknown))
 
 
 def _write_documents(config: ReleaseConfig, facts: ReleaseFacts, folder: Path, jobs: Jobs) -> None:
@@ -117,7 +148,7 @@ def _write_documents(config: ReleaseConfig, facts: ReleaseFacts, folder: Path, j
     write_record(folder / RECORD, ReleaseFile, asdict(facts.record))
 
 
-def _note(facts: ReleaseFacts, part: Path, sums: Mapping[str, str], signed: bool) -> None:
+def _note(facts: ReleaseFacts, out: Path, sums: Mapping[str, str], signed: bool) -> None:
     """Write released.json beside the arm's results, for its report."""
     body = {
         "name": facts.record.name,
@@ -125,13 +156,15 @@ def _note(facts: ReleaseFacts, part: Path, sums: Mapping[str, str], signed: bool
         "licence": facts.record.licence,
         "formats": list(facts.record.formats),
         "signed": signed,
-        "sums_sha256": sha256_file(part / SUMS),
+        "sums_sha256": sha256_file(out / SUMS),
         "files": {
-            name: {"bytes": (part / name).stat().st_size, "sha256": sha256}
+            name: {"bytes": (out / name).stat().st_size, "sha256": sha256}
             for name, sha256 in sums.items()
         },
     }
-    write_json(facts.arm / RELEASED, record(ReleasedFile, body))
+    path = facts.arm / RELEASED
+    write_json(path, record(ReleasedFile, body))
+    write_command_receipt(facts.root, f"release.{facts.record.arm}", [path])
 
 
 def _check_replaceable(out: Path, model_sha256: str) -> None:

@@ -11,6 +11,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from stamm.base.errors import DataError
+from stamm.base.receipts import check_file
 
 _KEPT = "kept"
 _PLANTED = "planted"
@@ -185,6 +186,7 @@ def tally(ledgers: Sequence[Path], hosts: Sequence[str]) -> LedgerTally:
 
 def _batches(path: Path) -> Iterator[pyarrow.DataTable]:
     columns = [*_TEXTS, *_WHOLES]
+    check_file(path)
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             missing = [name for name in columns if name not in file.schema_arrow.names]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import DataError, RunError
-from stamm.base.files import sha256_file
+from stamm.base.receipts import check_file, file_sha256
 from stamm.base.schema import decode, read_record, read_record_if_present
 from stamm.reports.alignment_results import AlignedArm, read_aligned, read_prepared
 from stamm.reports.corpus_evaluations import evaluations_table
@@ -331,8 +331,7 @@ def _hashes(run_folder: Path) -> tuple[tuple[str, str], ...]:
     )  # fmt: skip
     models = sorted((run_folder / "arms").glob("*/model/model.safetensors"))
     paths = [run_folder / name for name in (*named, "model/model.safetensors")] + models
-    return tuple(
-        (path.relative_to(run_folder).as_posix(), sha256_file(path))
-        for path in paths
-        if path.is_file()
-    )
+    present = [path for path in paths if path.is_file()]
+    for path in present:
+        check_file(path)
+    return tuple((path.relative_to(run_folder).as_posix(), file_sha256(path)) for path in present)

@@ -5,8 +5,9 @@ No job imports another job. They share the run folder, whose files have schemas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ class Step:
     job       the kind of job, which the command line maps to code ("pretrain")
     config    the job's frozen configuration
     folder    output folder, relative to the run folder
-    inputs    name -> path relative to the run folder; each is an earlier step's output
-    after     names of the steps whose outputs it reads
+    inputs    name -> path relative to the run folder; an earlier step's output, or of another run
+    after     names of the steps that must be finished before, beside those that write its inputs
     external  input files outside the run folder, by name
     outputs   files and folders that must exist afterwards, relative to `folder`
     sharded   the job has a manifest per shard: when an input of the step has changed, its folder
@@ -63,3 +64,29 @@ class Step:
     sharded: bool = False
     costly: bool = False
     unless: str = ""
+
+
+def after_producers(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps, each after the earlier steps that write what it reads, and after those that it names.
+
+    Checked  tests/unit/runs/test_run.py
+    """
+    above: dict[Path, list[str]] = {}  # steps that write the path, or what lies below it
+    written: dict[Path, list[str]] = {}
+    ordered: list[Step] = []
+    for step in steps:
+        producers: list[str] = []
+        for path in map(_normal, step.inputs.values()):
+            producers += above.get(path, ())
+            producers += (name for parent in path.parents for name in written.get(parent, ()))
+        ordered.append(replace(step, after=tuple(dict.fromkeys((*step.after, *producers)))))
+        for output in step.outputs:
+            path = _normal(Path(step.folder, output))
+            written.setdefault(path, []).append(step.name)
+            for place in (path, *path.parents):
+                above.setdefault(place, []).append(step.name)
+    return tuple(ordered)
+
+
+def _normal(path: str | Path) -> Path:
+    return Path(os.path.normpath(path))

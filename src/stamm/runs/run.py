@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import itertools
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -30,9 +31,16 @@ from stamm.base.files import (
     write_json,
     write_text,
 )
+from stamm.base.receipts import (
+    STEPS,
+    check_file,
+    file_sha256,
+    forget,
+    receipts_below,
+)
 from stamm.base.schema import record, write_record
 from stamm.runs.executors import Execution, LocalExecutor
-from stamm.runs.job import Step, Workspace
+from stamm.runs.job import Step, Workspace, after_producers
 from stamm.runs.manifest import MANIFEST_FIX, new_manifest
 from stamm.runs.schemas.run import ConfigFile, ManifestFile, ReceiptFile
 from stamm.runs.step_pool import StepPool
@@ -51,7 +59,7 @@ _FREE = (
     "parallel",
     "connection",
 )  # mirrors: trackers of version 0.1
-_RECEIPT = {"step", "key", "digest", "seconds", "ended", "outputs"}
+_RECEIPT = {"step", "key", "digest", "seconds", "ended", "folder", "outputs"}
 Job = Callable[[Any, Workspace], None]
 
 
@@ -159,14 +167,14 @@ class Run:
 
     def pending(self, steps: Sequence[Step]) -> list[Step]:
         """The steps that are not complete, in order."""
-        done: dict[str, str] = {}
+        done: dict[str, Any] = {}
         waiting: list[Step] = []
-        for step in self._wanted(steps, done):
+        for step in self._wanted(after_producers(steps), done):
             receipt = self._valid_receipt(step, done)
             if receipt is None:
                 waiting.append(step)
             else:
-                done[step.name] = receipt["digest"]
+                done[step.name] = receipt
         return waiting
 
     def execute(
@@ -187,7 +195,9 @@ class Run:
         pool       executes steps of its kinds side by side; None: one step after another
         """
         self._note_session(progress)
-        done: dict[str, str] = {}
+        self._remove_damaged_receipts()
+        steps = after_producers(steps)
+        done: dict[str, Any] = {}
         begun: dict[str, tuple[str, float]] = {}
         numbers = {step.name: number for number, step in enumerate(steps, start=1)}
         todo = self._wanted(steps, done) if pool is None else self._ready(steps, done, pool, begun)
@@ -204,19 +214,19 @@ class Run:
                     continue
                 jobs(step.job)(step.config, place)
                 receipt = self._write_receipt(step, key, began)
-            done[step.name] = receipt["digest"]
+            done[step.name] = receipt
         self._note_state("complete")
 
     def _ready(
         self,
         steps: Sequence[Step],
-        done: dict[str, str],
+        done: dict[str, Any],
         pool: StepPool,
         begun: Mapping[str, tuple[str, float]],
     ) -> Iterator[Step]:
         """The steps, each when those that it reads are finished and the pool has room for it.
 
-        Edge     steps that finish in the pool get their receipt here, and `done` their digest
+        Edge     steps that finish in the pool get their receipt here and in `done`
         """
         left, ended = list(steps), set[str]()
 
@@ -240,14 +250,13 @@ class Run:
                     yield found
             elif pool.running:
                 finished = pool.wait()
-                receipt = self._write_receipt(finished, *begun[finished.name])
-                done[finished.name] = receipt["digest"]
+                done[finished.name] = self._write_receipt(finished, *begun[finished.name])
             else:
                 names = ", ".join(step.name for step in left)
                 raise RunError(f"steps wait for steps that do not exist: {names}")
         pool.check()
 
-    def _wanted(self, steps: Sequence[Step], done: Mapping[str, str]) -> Iterator[Step]:
+    def _wanted(self, steps: Sequence[Step], done: Mapping[str, Any]) -> Iterator[Step]:
         """The steps that none of the finished ones stops; `done` grows while this is read."""
         ended: set[str] = set()
         for step in steps:
@@ -257,7 +266,7 @@ class Run:
                 yield step
 
     def _is_left_out(
-        self, step: Step, steps: Sequence[Step], done: Mapping[str, str], ended: Set[str]
+        self, step: Step, steps: Sequence[Step], done: Mapping[str, Any], ended: Set[str]
     ) -> bool:
         """Whether the step that `step.unless` names was left out itself, or contains "stop": true."""
         gate = step.unless
@@ -296,10 +305,12 @@ class Run:
         """Receipts of the complete steps, in the order in which they ended."""
         return _receipts(self.root)
 
-    def _begin(self, step: Step, done: Mapping[str, str], place: Workspace) -> str:
+    def _begin(self, step: Step, done: Mapping[str, Any], place: Workspace) -> str:
         """Prepare the folder of a step, and return its key."""
         key = self._key(step, done)
         self._clear_other_attempt(step, key, place.progress)
+        self._receipt_path(step).unlink(missing_ok=True)
+        forget(self.root)
         place.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(place.folder)
         return key
@@ -312,9 +323,11 @@ class Run:
             "digest": sha256_value(outputs),
             "seconds": round(time.monotonic() - began, 3),
             "ended": time.time(),
+            "folder": step.folder,
             "outputs": outputs,
         }
         write_record(self._receipt_path(step), ReceiptFile, receipt)
+        forget(self.root)
         return receipt
 
     def _clear_other_attempt(self, step: Step, key: str, progress: Progress) -> None:
@@ -323,7 +336,7 @@ class Run:
         A job resumes from what is in its folder (a checkpoint), which is valid only for the same
         configuration and inputs. The key is recorded before the step starts.
         """
-        note = self.root / "steps" / f"{step.name}.begun"
+        note = self.root / STEPS / f"{step.name}.begun"
         if note.exists() and note.read_text() == key:
             return
         folder = self.root / step.folder
@@ -342,23 +355,45 @@ class Run:
                 )
             elif not step.sharded:
                 shutil.rmtree(folder)
-        self._receipt_path(step).unlink(missing_ok=True)
         write_text(note, key)
 
-    def _key(self, step: Step, done: Mapping[str, str]) -> str:
-        """Hash of job, configuration and inputs of a step."""
+    def _key(self, step: Step, done: Mapping[str, Any]) -> str:
+        """Hash of job, configuration and the content of what the step reads; no path is part of it."""
+        after = {name: done[name] for name in step.after if name in done}
+        inputs = {name: self._input(path, after) for name, path in step.inputs.items()}
+        read = {sha256 for files in inputs.values() for sha256 in files.values()}
         return sha256_value(
             {
                 "job": step.job,
                 "config": without_free_keys(to_plain(step.config)),
                 "folder": step.folder,
-                "inputs": dict(step.inputs),
-                "after": {name: done.get(name, "") for name in step.after},
-                "external": {name: _external_hash(path) for name, path in step.external.items()},
+                "inputs": inputs,
+                "after": {
+                    name: receipt["digest"]
+                    for name, receipt in after.items()
+                    if not read & {facts["sha256"] for facts in receipt["outputs"].values()}
+                },
+                "external": sorted(
+                    [path.name, _external_hash(path)] for path in step.external.values()
+                ),
             }
         )
 
-    def _valid_receipt(self, step: Step, done: Mapping[str, str]) -> Any | None:
+    def _input(self, path: str, after: Mapping[str, Any]) -> Mapping[str, str]:
+        """SHA-256 of each file of an input, from the receipts of the steps before or of another run."""
+        inside = os.path.normpath(path)
+        if Path(inside).is_absolute() or inside.startswith(".."):
+            return receipts_below(self.root / path)
+        files = {}
+        for receipt in after.values():
+            folder = os.path.normpath(receipt["folder"])
+            for output, facts in receipt["outputs"].items():
+                name = output if folder == "." else f"{folder}/{output}"
+                if inside == "." or name == inside or name.startswith(f"{inside}/"):
+                    files[os.path.relpath(name, inside)] = facts["sha256"]
+        return files
+
+    def _valid_receipt(self, step: Step, done: Mapping[str, Any]) -> Any | None:
         receipt = _read_receipt(self._receipt_path(step))
         if receipt is None or receipt.get("key") != self._key(step, done):
             return None
@@ -366,9 +401,16 @@ class Run:
             file = self.root / step.folder / name
             if not file.is_file() or file.stat().st_size != facts["bytes"]:
                 return None
-            if sha256_file(file) != facts["sha256"]:
+            if file_sha256(file) != facts["sha256"]:
                 return None
         return receipt
+
+    def _remove_damaged_receipts(self) -> None:
+        """Their steps are executed again; readers refuse a run with a damaged receipt."""
+        for path in (self.root / STEPS).glob("*.json"):
+            if _read_receipt(path) is None:
+                path.unlink()
+        forget(self.root)
 
     def _outputs(self, step: Step) -> dict[str, dict[str, Any]]:
         folder = self.root / step.folder
@@ -386,7 +428,7 @@ class Run:
         return found
 
     def _receipt_path(self, step: Step) -> Path:
-        return self.root / "steps" / f"{step.name}.json"
+        return self.root / STEPS / f"{step.name}.json"
 
     def _note_session(self, progress: Progress) -> None:
         """Add this start to the manifest, with a warning when library versions have changed."""
@@ -439,7 +481,7 @@ def finished_steps(root: Path, manifest: Mapping[str, Any]) -> list[dict[str, An
 
 
 def _receipts(root: Path) -> list[dict[str, Any]]:
-    found = (_read_receipt(path) for path in (root / "steps").glob("*.json"))
+    found = (_read_receipt(path) for path in (root / STEPS).glob("*.json"))
     return sorted((r for r in found if r is not None), key=lambda receipt: receipt["ended"])
 
 
@@ -465,7 +507,8 @@ def _external_hash(path: Path) -> str:
         raise DataError(
             f"{path} does not exist", fix="Put it back, or correct its name in the configuration"
         )
-    return sha256_file(path)
+    check_file(path)
+    return file_sha256(path)
 
 
 def is_locked(root: Path) -> bool:

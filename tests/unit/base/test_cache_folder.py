@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from stamm.base.cache_folder import cache_folder, file_lock
+from stamm.activations.fused import build
+from stamm.base.cache_folder import _private_folder, cache_folder, file_lock, is_private
+from stamm.base.files import sha256_bytes
 
 
 @pytest.mark.parametrize(
@@ -59,3 +62,44 @@ def test_where_no_lock_can_be_made_the_work_is_done_all_the_same(tmp_path: Path)
     with file_lock(tmp_path / "file" / "lock"):
         done = True
     assert done
+
+
+@pytest.mark.parametrize("opened", [".", "stamm", "stamm/fused"])
+def test_a_folder_that_others_can_write_to_is_not_used(
+    opened: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "stamm" / "fused").mkdir(parents=True, mode=0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _private_folder.cache_clear()
+    assert cache_folder("fused") == tmp_path / "stamm" / "fused"
+    for mode in (0o777, 0o757):
+        (tmp_path / opened).chmod(mode)
+        private = cache_folder("fused")
+        assert private is not None and private == cache_folder("fused")
+        assert private.stat().st_mode & 0o777 == 0o700
+        assert not private.is_relative_to(tmp_path)
+    assert capsys.readouterr().err.count("is not used as a cache") == 1
+    (tmp_path / opened).chmod(0o755)
+    assert cache_folder("fused") == tmp_path / "stamm" / "fused"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_not_private(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.so"
+    file.write_text("x")
+    assert is_private(file) and is_private(tmp_path / "none")
+    os.chown(file, 12345, 0)
+    assert not is_private(file)
+
+
+def test_a_planted_kernel_is_not_loaded(tmp_path: Path) -> None:
+    """Whoever can write to the cache can write the text with its hash, too."""
+    (tmp_path / "stamm").mkdir()
+    shared, receipt = tmp_path / "stamm" / "key.so", tmp_path / "stamm" / "key.sha256"
+    shared.write_bytes(b"planted")
+    receipt.write_text(sha256_bytes(b"planted"))
+    assert build._intact(shared, receipt)
+    for path in (shared, receipt):
+        path.chmod(0o666)
+        assert not build._intact(shared, receipt)
+        path.chmod(0o644)

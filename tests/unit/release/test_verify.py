@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from stamm.base.errors import RunError
-from stamm.base.files import sha256_bytes
+from stamm.base.files import sha256_bytes, write_json
 from stamm.cli.main import main
+from stamm.release import write_release as writing
 from stamm.release.checksums import SUMS, read_sums, write_sums
+from stamm.release.config import ReleaseConfig
 from stamm.release.layout import SIGNATURE
 from stamm.release.verify import verify
+from tests.unit.release.conftest import facts_of, finished_run, no_job
 
 ARM = "run/arms/xielu"
 
@@ -171,3 +174,81 @@ def test_sha256sum_reads_the_sums(released: Path) -> None:
     lines = (released / SUMS).read_text().splitlines()
     assert lines[-1].startswith("# ")
     assert [line.split("  ", 1)[1] for line in lines[:-1]] == sorted(read_sums(released))
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_an_exported_file_that_was_exchanged_with_its_sum_is_named(
+    exported: Path, file: str
+) -> None:
+    content = bytearray((exported / file).read_bytes())
+    content[-3] ^= 1
+    (exported / file).write_bytes(content)
+    write_sums(exported)
+    assert file in named(exported)
+
+
+def test_an_exchanged_export_with_its_record_is_named(exported: Path) -> None:
+    weights = exported / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
+    parity = json.loads((exported / "parity.json").read_text())
+    parity["sha256"]["model.safetensors"] = sha256_bytes(weights.read_bytes())
+    (exported / "parity.json").write_text(json.dumps(parity))
+    write_sums(exported)
+    assert named(exported) == ["parity.json"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("| blimp | accuracy | 0.5 |", "| blimp | accuracy | 0.9 |"),
+        ('"value": 0.5', '"value": 0.9'),
+        ("This model was not audited for memorization.", "Nothing was memorized."),
+        ("| transformers | transformers 5 |", "| transformers | transformers 6 |"),
+    ],
+)
+def test_a_card_with_other_numbers_than_the_records_is_named(
+    released: Path, before: str, after: str
+) -> None:
+    card = released / "README.md"
+    text = card.read_text()
+    assert before in text
+    card.write_text(text.replace(before, after, 1))
+    write_sums(released)
+    assert named(released) == ["README.md"]
+
+
+def test_results_for_the_hub_with_other_numbers_are_named(released: Path) -> None:
+    file = released / ".eval_results" / "blimp.yaml"
+    file.write_text(file.read_text().replace("0.5", "0.9"))
+    write_sums(released)
+    assert named(released) == [".eval_results/blimp.yaml"]
+
+
+def test_the_sentence_says_what_an_unsigned_folder_does_not_prove(
+    released: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(released)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "every file has the SHA-256 in SHA256SUMS" in lines[0]
+    assert "had no receipt in the run" in lines[1] and "evaluate/blimp.json" in "".join(
+        json.loads((released / "release.json").read_text())["without_receipt"]
+    )
+    assert lines[2].startswith("not signed.") and "not who wrote the folder" in lines[2]
+
+
+@pytest.fixture
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A release whose parity.json has the hashes of the exported files, as `stamm export` writes it."""
+    monkeypatch.setattr(writing, "write_activation", lambda model, folder: None)
+    arm = finished_run(tmp_path / "run")
+    folder = arm / "export" / "transformers"
+    parity = json.loads((folder / "parity.json").read_text())
+    files = {path.name: path for path in folder.iterdir() if path.suffix != ".md"}
+    del files["parity.json"]
+    parity["files"] = {name: path.stat().st_size for name, path in files.items()}
+    parity["sha256"] = {name: sha256_bytes(path.read_bytes()) for name, path in files.items()}
+    write_json(folder / "parity.json", parity)
+    out = tmp_path / "exported"
+    writing.write_release(ReleaseConfig(), facts_of(arm), out, no_job)
+    assert not named(out)
+    return out

@@ -15,16 +15,19 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import write_json
+from stamm.base.receipts import files_below
 from stamm.cli import release as cli_release
 from stamm.cli.main import main
 from stamm.corpus.transparency.config import SourceKind
 from stamm.release import write_release as writing
 from stamm.release.card import release_card
-from stamm.release.checksums import SUMS
+from stamm.release.checksums import SUMS, write_sums
 from stamm.release.config import ReleaseConfig
 from stamm.release.evaluations import eval_results, model_index
 from stamm.release.facts import read_release_facts
+from stamm.release.verify import verify
 from stamm.release.write_release import planned_files, write_release
+from stamm.runs.command_receipts import write_command_receipt
 from stamm.runs.schemas.evaluation import MetricValue, TaskFile
 from tests.unit.release.conftest import facts_of, no_job
 
@@ -82,6 +85,7 @@ def test_a_release_of_other_weights_is_not_replaced(released: Path, own: Path) -
     facts = facts_of(own)
     record = json.loads((released / "release.json").read_text())
     write_json(released / "release.json", {**record, "model_sha256": "0" * 64})
+    write_sums(released)
     before = (released / SUMS).read_bytes()
     with pytest.raises(RunError, match="is the release of other weights"):
         write_release(CONFIG, facts, released, no_job)
@@ -269,3 +273,40 @@ def test_formats_of_other_engines_are_released_verified_and_the_same_bytes(
     capsys.readouterr()
     assert main(["verify", str(tmp_path / "1")]) == 1
     assert "export/gguf/model-F32.gguf" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("light")
+def test_a_run_that_cannot_be_written_to_is_released_all_the_same(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = writing.write_json
+
+    def read_only(path: Path, value: object) -> None:
+        if path == own / "released.json":
+            raise OSError(errno.EROFS, "Read-only file system")
+        written(path, value)
+
+    monkeypatch.setattr(writing, "write_json", read_only)
+    said: list[str] = []
+    write_release(CONFIG, facts_of(own), tmp_path / "out", no_job, log=said.append)
+    assert not list(verify(tmp_path / "out"))
+    assert "could not be written to" in said[-1] and "Read-only" in said[-1]
+
+
+@pytest.mark.usefixtures("light")
+def test_an_altered_file_is_not_released_and_one_without_a_receipt_is_named(
+    own: Path, tmp_path: Path
+) -> None:
+    root, said = own.parents[1], list[str]()
+    write_command_receipt(root, "made", files_below(root))
+    (own / "export" / "transformers" / "LICENSE").write_text("mine")
+    write_release(CONFIG, facts_of(own), tmp_path / "out", no_job, log=said.append)
+    assert json.loads((tmp_path / "out" / "release.json").read_text())["without_receipt"] == [
+        "LICENSE"
+    ]
+    assert "1 files" in said[0] and "LICENSE" in said[0]
+    exported = own / "export" / "transformers" / "generation_config.json"
+    exported.write_bytes(exported.read_bytes() + b" ")
+    with pytest.raises(DataError, match=r"generation_config\.json differs"):
+        write_release(CONFIG, facts_of(own), tmp_path / "other", no_job)
+    assert not (tmp_path / "other").exists()

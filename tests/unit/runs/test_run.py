@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json, write_json
-from stamm.runs.job import Step, Workspace
+from stamm.base.receipts import seal
+from stamm.runs.job import Step, Workspace, after_producers
 from stamm.runs.metrics import MetricsFile, read_metrics
 from stamm.runs.run import Job, Run, shown_state
 
@@ -246,7 +248,7 @@ def test_every_start_is_in_the_manifest_and_changed_libraries_are_reported(tmp_p
     path = tmp_path / "r" / "manifest.json"
     manifest = read_json(path)
     manifest["libraries"]["torch"] = "0.1"
-    write_json(path, manifest)
+    write_json(path, seal(manifest))
     said: list[str] = []
 
     class Talk(NoProgress):
@@ -331,3 +333,83 @@ def test_a_step_that_stops_the_run_ends_all_later_ones(tmp_path: Path) -> None:
         assert (root / "last").exists() == (done == 5)
         (root / "gate" / "x").write_text('{"stop": 1}')  # edited by hand: the step is repeated
         assert "gate" in [step.name for step in run.pending(steps(said))]
+
+
+def _reading(other: Path, root: Path) -> tuple[Step, ...]:
+    """A step that reads a finished step of the run in `other`, by its relative path."""
+    return (
+        replace(
+            _steps()[1],
+            name="three",
+            folder="three",
+            inputs={"source": os.path.relpath(other / "one", root)},
+            after=(),
+            external={str(other / "config.json"): other / "config.json"},
+        ),
+    )
+
+
+def test_a_run_that_was_moved_to_another_depth_is_not_repeated(tmp_path: Path) -> None:
+    jobs, other = Jobs(), tmp_path / "other"
+    _execute(other, _steps(), Jobs())
+    near, far = tmp_path / "near", tmp_path / "a" / "b" / "c" / "far"
+    _execute(near, _reading(other, near), jobs)
+    far.parent.mkdir(parents=True)
+    near.rename(far)
+    run = Run(far, "test", (), {"a": 1})
+    assert run.pending(_reading(other, far)) == []
+    _execute(far, _reading(other, far), jobs)
+    assert jobs.done == ["double"]
+    moved = tmp_path / "a" / "moved"
+    other.rename(moved)
+    assert run.pending(_reading(moved, far)) == []
+
+
+def test_a_step_depends_on_the_content_of_another_runs_files(tmp_path: Path) -> None:
+    jobs, other, root = Jobs(), tmp_path / "other", tmp_path / "run"
+    _execute(other, _steps(), Jobs())
+    _execute(root, _reading(other, root), jobs)
+    _execute(other, _steps("changed"), Jobs())
+    _execute(root, _reading(other, root), jobs)
+    assert jobs.done == ["double", "double"]
+    assert (root / "three" / "y").read_text() == "changedchanged"
+
+
+def test_a_step_comes_after_what_writes_its_inputs_whether_it_names_it_or_not(
+    tmp_path: Path,
+) -> None:
+    unnamed = tuple(replace(step, after=()) for step in _steps())
+    assert [step.after for step in after_producers(unnamed)] == [(), ("one",)]
+    jobs = Jobs()
+    _execute(tmp_path / "r", unnamed, jobs)
+    changed = tuple(replace(step, after=()) for step in _steps("b"))
+    _execute(tmp_path / "r", changed, jobs)
+    assert jobs.done == ["write", "double", "write", "double"]
+    assert (tmp_path / "r" / "two" / "y").read_text() == "bb"
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("one", ("one",)),
+        ("one/x", ("one",)),
+        ("one/x/below", ("one",)),
+        (".", ("one",)),
+        ("on", ()),
+        ("one/y", ()),
+        ("../one", ()),
+    ],
+)
+def test_producers_are_found_above_and_below_a_path(path: str, wanted: tuple[str, ...]) -> None:
+    first, second = _steps()
+    step = replace(second, inputs={"source": path}, after=())
+    assert after_producers((first, step))[1].after == wanted
+
+
+def test_an_altered_external_file_of_another_run_is_refused(tmp_path: Path) -> None:
+    other, root = tmp_path / "other", tmp_path / "run"
+    _execute(other, _steps(), Jobs())
+    step = replace(_steps()[0], external={"x": other / "one" / "x"})
+    (other / "one" / "x").write_text("b")
+    with pytest.raises(DataError, match="differs from what step one wrote"):
+        _execute(root, (step,), Jobs())

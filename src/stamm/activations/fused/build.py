@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from stamm.base.cache_folder import cache_folder, file_lock
+from stamm.base.cache_folder import cache_folder, file_lock, is_private
 from stamm.base.errors import RunError
 from stamm.base.files import sha256_bytes, sha256_file, sha256_value
 from stamm.base.processor import cpu_name
@@ -102,14 +102,15 @@ def _loaded(source: str, torch_headers: bool = False) -> ctypes.CDLL:
 
 def _intact(path: Path, receipt: Path) -> bool:
     try:
-        return receipt.read_text() == sha256_file(path)
+        private = is_private(path) and is_private(receipt)
+        return private and receipt.read_text() == sha256_file(path)
     except (OSError, UnicodeDecodeError):
         return False
 
 
 def _compile(source: str, command: list[str], path: Path, receipt: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _clear(path.parent)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".", suffix=_PART) as place:
             text, made = Path(place) / "pass.cpp", Path(place) / "pass.so"

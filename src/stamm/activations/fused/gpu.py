@@ -22,6 +22,7 @@ from stamm.activations.fused import build
 from stamm.activations.fused.layouts import STORED, arranged, shaped
 from stamm.activations.fused.passes import Fixed, PassName, graph_of
 from stamm.activations.fused.triton_source import Layout, source, tables
+from stamm.base.cache_folder import is_private
 from stamm.base.errors import RunError
 from stamm.base.files import sha256_bytes, write_text
 
@@ -204,7 +205,7 @@ def imported(text: str) -> ModuleType:
         raise RunError(f"GPU kernels cannot be written: {unavailable_reason()}")
     path = folder / f"{key}.py"
     try:
-        if not (path.is_file() and path.read_bytes() == text.encode()):
+        if not (path.is_file() and is_private(path) and path.read_bytes() == text.encode()):
             write_text(path, text)
     except OSError as error:
         raise RunError(f"a GPU kernel's source cannot be written: {error}") from error

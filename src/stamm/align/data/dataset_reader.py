@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from stamm.align.data.examples import Example, Kind, RowOrigin, read_example
 from stamm.base.errors import DataError
+from stamm.base.receipts import check_file
 from stamm.chat.conversation import EmptyAnswerError
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
@@ -235,6 +236,7 @@ class _ArrayText:
 def _parquet(path: Path, file: str) -> Iterator[tuple[int, Any]]:
     number = 0
     try:
+        check_file(path)
         with pq.ParquetFile(path) as opened:
             for batch in opened.iter_batches(_ROWS):
                 for row in batch.to_pylist():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from stamm.base.config import validate
-from stamm.base.user_code import is_reference
+from stamm.base.user_code import NAMES_CODE, is_reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class CustomReward:
 
     REFERENCE_KEY: ClassVar = "reference"
 
-    reference: str
+    reference: str = field(metadata=NAMES_CODE)
 
     def __post_init__(self) -> None:
         wrong = "is not of the form mine.py:MyReward"

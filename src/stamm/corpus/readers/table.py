@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stamm.base.receipts import check_file
 from stamm.corpus.limits import FIELDS, FieldNames, ReadLimits
 from stamm.corpus.readers.rows import (
     KNOWN_NAMES,
@@ -63,6 +64,7 @@ def read_table_rows(
 
 def _batches(path: Path, names: FieldNames, use: FieldUse) -> Iterator[pa.RecordBatch]:
     if path.name.endswith(".parquet"):
+        check_file(path)
         schema = pq.read_schema(path)
         leaves = list(_leaves(schema))
         text = text_field(schema.names, names)

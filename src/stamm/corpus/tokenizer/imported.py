@@ -21,6 +21,7 @@ import tokenizers
 from stamm.base.errors import DataError, visible
 from stamm.base.files import read_json, sha256_bytes
 from stamm.base.known_keys import KnownKeys, RefusedKey
+from stamm.base.receipts import check_file
 from stamm.corpus.sandbox import apart
 from stamm.corpus.tokenizer.tokenizer import FILE
 
@@ -126,6 +127,7 @@ class ImportedTokenizer:
         Raises   DataError also when a file cannot be read.
         """
         file = path / FILE if path.is_dir() else path
+        check_file(file)
         try:
             if file.stat().st_size > _LARGEST:
                 raise DataError(f"{file} has more than {_LARGEST >> 20} MiB", fix=_FIX)

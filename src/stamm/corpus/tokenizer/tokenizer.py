@@ -18,6 +18,7 @@ import tokenizers
 
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_bytes
+from stamm.base.receipts import check_file
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PII_MARKERS, RESERVED_TOKENS
 from stamm.corpus.tables import Row
 from stamm.corpus.tokenizer.fast import FastEncoder, fast_encoder
@@ -94,6 +95,7 @@ class Tokenizer:
         Raises   DataError when it is missing or not in the form of the tokenizer step.
         """
         file = path / FILE if path.is_dir() else path
+        check_file(file)
         try:
             return cls(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:

@@ -73,6 +73,7 @@ class ParityFile:
                            None: `tolerance` of its logits is the gate
     tokens, bits           held-out text by language; bits begins with all languages, ""
     files                  bytes of the files that were checked; {} in files that did not record them
+    sha256                 of each of them
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -89,6 +90,7 @@ class ParityFile:
     bits: tuple[BitsAgreement, ...] = ()
     greedy: GreedyAgreement | None = None
     files: Mapping[str, int] = field(default_factory=dict)
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

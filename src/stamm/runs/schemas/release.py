@@ -22,6 +22,8 @@ class ReleaseFile:
     tokenizer_sha256   of tokenizer.json
     pack_sha256        of the manifest of the packed corpus; None without one
     corpus_sha256      of the summary of the corpus; None without one
+    parity_sha256      of the parity.json of each format, which has the SHA-256 of the exported files
+    without_receipt    copied files that no receipt of the run covers: nothing shows what wrote them
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -36,6 +38,8 @@ class ReleaseFile:
     tokenizer_sha256: str
     pack_sha256: str | None = None
     corpus_sha256: str | None = None
+    parity_sha256: Mapping[str, str] = field(default_factory=dict)
+    without_receipt: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

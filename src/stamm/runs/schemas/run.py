@@ -16,6 +16,7 @@ class ConfigFile:
     """
 
     SCHEMA: ClassVar[int] = 1
+    SEALED: ClassVar[bool] = True
 
     version: str = ""
     recipe: str = ""
@@ -45,6 +46,7 @@ class ManifestFile:
     """
 
     SCHEMA: ClassVar[int] = 1
+    SEALED: ClassVar[bool] = True
     OPEN: ClassVar[bool] = True
 
     command: tuple[str, ...] = ()
@@ -69,18 +71,21 @@ class OutputFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiptFile:
-    """steps/NAME.json: a finished step.
+    """steps/NAME.json: a finished step; receipts/NAME.json: what a command such as `stamm evaluate` wrote.
 
     key      identity of the job, its configuration and its inputs
     digest   hash of `outputs`
+    folder   of `outputs`, relative to the run folder
     ended    in seconds since 1970
     """
 
     SCHEMA: ClassVar[int] = 1
+    SEALED: ClassVar[bool] = True
 
     step: str
     key: str = ""
     digest: str = ""
     seconds: float
     ended: float
+    folder: str
     outputs: Mapping[str, OutputFile] = field(default_factory=dict)

@@ -107,6 +107,7 @@ class TimingFile:
     """
 
     SCHEMA: ClassVar[int] = 1
+    SEALED: ClassVar[bool] = True
 
     compiled: bool
     optimizer: str = ""
