@@ -98,7 +98,7 @@ def evaluation(tasks: Mapping[str, TaskFile]) -> Iterator[str]:
     yield "## Evaluation"
     rows = [
         (
-            dataset_name(task, facts.tasks[task].num_items),
+            dataset_name(task, tasks[task].num_items),
             name,
             f"{metric.value:.5g}",
             "" if metric.standard_error is None else f"{metric.standard_error:.2g}",
