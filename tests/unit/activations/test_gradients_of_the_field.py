@@ -45,7 +45,9 @@ def test_the_table_names_a_source_for_each_gradient() -> None:
     ],
 )
 def test_a_gradient_is_accepted_or_refused_in_one_line(entry: dict[str, Any]) -> None:
-    outcome = entry.get("outcome")  # what came out when it was last run; either, where nothing is recorded
+    outcome = entry.get(
+        "outcome"
+    )  # what came out when it was last run; either, where nothing is recorded
     try:
         spec = _spec(entry)
         check_formulas(spec)
