@@ -133,7 +133,8 @@ def with_tails(branch: Branch, samples: Sequence[Mapping[str, float]]) -> Branch
     Edge     a gradient that loses nothing, or that no form helps, stays as it is stated.
     Checked  tests/unit/activations/test_reachable.py
     """
-    formula = branch.formula
+    formula = _complements(branch.formula)  # 1 - logistic(x) is logistic(-x)
+    branch = Branch(**{**vars(branch), "formula": formula})
     if not formula.has(*_LIMITS, sympy.exp, gompertz):
         return branch
     points = _tail_points(branch, samples)
