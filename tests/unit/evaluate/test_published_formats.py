@@ -47,7 +47,7 @@ def test_each_row_is_an_item_of_its_description(tmp_path: Path) -> None:
     )
     assert items["triviaqa"].accepted == ("New York", "NYC", "New York City")
     assert items["truthfulqa"].rights == (0, 1)
-    (rows,) = blocks("csv")
+    (rows,) = blocks("text")
     item = item_of(tmp_path, table, rows)
     assert (item.context, item.choices, item.rights) == (
         "Where is Bern, the city?", ("in Switzerland", "in Spain"), (0,)

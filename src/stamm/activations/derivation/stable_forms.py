@@ -45,7 +45,7 @@ _WRITTEN_OUT = 4  # powers up to this one are products
 _FAR = 1e3  # exponentials overflow a double here
 FARTHEST = 1.4e154  # and here squares do; mpmath can still evaluate erfc
 _CANCELLED = 12.0  # bits that a stated gradient may lose in a tail without being rewritten
-_TAILS = [mpmath.mpf(m) for m in (4.1, 7.3, 12.7, 21.3, 40.7, 77.9)]
+_TAILS = [mpmath.mpf("0.1037") * 2**k for k in range(14)]  # for scales of the input from 1/32 to 32
 _TAIL_DIGITS, _SMALLEST = 120, 1e-37
 LAST = 1.7e308  # and here a product with a parameter does
 _LAST_BITS = 2.0  # penalty of a form that gives a NaN there, where another may not
@@ -131,9 +131,10 @@ def with_tails(branch: Branch, samples: Sequence[Mapping[str, float]]) -> Branch
     and the first form that keeps its digits is taken. Everything else is derived from it.
 
     Edge     a gradient that loses nothing, or that no form helps, stays as it is stated.
-    Checked  tests/unit/activations/test_tails.py
+    Checked  tests/unit/activations/test_reachable.py
     """
-    formula = branch.formula
+    formula = _complements(branch.formula)  # 1 - logistic(x) is logistic(-x)
+    branch = Branch(**{**vars(branch), "formula": formula})
     if not formula.has(*_LIMITS, sympy.exp, gompertz):
         return branch
     points = _tail_points(branch, samples)
