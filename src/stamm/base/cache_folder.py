@@ -1,7 +1,7 @@
 """Cache folder for compiled kernels, derived kernels and autotuning results.
 
 What is in it is executed. So the folder, and each file that is loaded from it, belongs to this user or to
-root, and nobody else can write to it; otherwise a private folder of this process takes its place.
+root, and no other user can write to it; otherwise a private folder of this process takes its place.
 """
 
 from __future__ import annotations

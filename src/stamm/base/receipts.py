@@ -55,7 +55,7 @@ _lock = threading.Lock()
 
 
 def check_file(path: Path) -> None:
-    """Check that a file is what its receipt says; a file without a receipt is not checked.
+    """Check that a file has the SHA-256 of its receipt; a file without a receipt is not checked.
 
     A file is hashed once per process, and again when its size, inode or times change.
 

@@ -36,7 +36,7 @@ def is_reference(text: str) -> bool:
     return (bool(path) and name.isidentifier()) or text.endswith(".py")
 
 
-def refuse_stored_code(config: object, where: str, named: Iterable[str], fix: str) -> None:
+def check_stored_code(config: object, where: str, named: Iterable[str], fix: str) -> None:
     """Check that the user has named the code that a stored configuration would execute.
 
     Called before anything of it is used: what a run folder contains may come from anyone.

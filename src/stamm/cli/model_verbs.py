@@ -14,7 +14,7 @@ from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import read_json
 from stamm.base.schema import read_record_if_present
-from stamm.base.user_code import refuse_stored_code
+from stamm.base.user_code import check_stored_code
 from stamm.cli.arg_types import add_changes, text
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import BUILT_IN_TARGETS, ExportConfig
@@ -193,7 +193,7 @@ def changed_settings(root: Path, verb: str, changes: Sequence[str]) -> Any:
     config = override(settings_of(root, verb), changes)
     key = {"evaluate": "tasks", "export": "target"}.get(verb, "")
     fix = f"name it on the command line: {key}=mine.py:Name"
-    refuse_stored_code(config, str(root / "config.json"), changes, fix)
+    check_stored_code(config, str(root / "config.json"), changes, fix)
     return config
 
 

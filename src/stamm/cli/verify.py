@@ -18,7 +18,7 @@ from stamm.runs.schemas.release import ReleaseFile
 
 _UNPROVED = (
     "Without a checked signature this shows damage and files that contradict each other, not who wrote the"
-    " folder: whoever can change it can change files, records and sums together"
+    " folder: an attacker who can write to it can change files, records and sums together"
 )
 
 

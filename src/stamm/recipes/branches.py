@@ -16,7 +16,7 @@ from typing import Literal
 from stamm.base.config import from_plain, validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
-from stamm.base.user_code import refuse_stored_code
+from stamm.base.user_code import check_stored_code
 from stamm.engine.checkpoint_files import STATE
 from stamm.models.self_guide import guided_steps, without_guide
 from stamm.optim.config import AdEMAMix, OptimizerConfig
@@ -338,7 +338,7 @@ def pretraining_of(folder: Path, code: Sequence[str]) -> PretrainConfig:
         config = from_plain(PretrainConfig, read_json(path)["config"], str(path))
     except (KeyError, TypeError):
         raise DataError(f"{path} is not the configuration of a pretraining run") from None
-    refuse_stored_code(config, str(path), code, "set code=mine.py:Name")
+    check_stored_code(config, str(path), code, "set code=mine.py:Name")
     local = tuple(tracker for tracker in config.trackers if isinstance(tracker, TensorBoard))
     return replace(config, trackers=local)
 

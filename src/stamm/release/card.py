@@ -165,8 +165,8 @@ def _contents(facts: ReleaseFacts) -> Iterator[str]:
     yield parity_table(facts.parity)
     yield (
         "`stamm verify .` checks all hashes, and that evaluation, audit, exports and the tables of this"
-        " card agree with the records of these weights; without a signature it cannot show that nobody"
-        f" changed all of them together. `sha256sum --check {SUMS}` checks the hashes alone."
+        " card agree with the records of these weights; without a signature it cannot show that they"
+        f" were not all changed together. `sha256sum --check {SUMS}` checks the hashes alone."
     )
 
 

@@ -59,7 +59,7 @@ _FREE = (
     "parallel",
     "connection",
 )  # mirrors: trackers of version 0.1
-_RECEIPT = {"step", "key", "digest", "seconds", "ended", "folder", "outputs"}
+_RECEIPT = {"step", "key", "digest", "seconds", "ended", "outputs"}
 Job = Callable[[Any, Workspace], None]
 
 

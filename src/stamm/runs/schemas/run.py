@@ -75,7 +75,7 @@ class ReceiptFile:
 
     key      identity of the job, its configuration and its inputs
     digest   hash of `outputs`
-    folder   of `outputs`, relative to the run folder
+    folder   of `outputs`, relative to the run folder; "" in files of versions that did not record it
     ended    in seconds since 1970
     """
 
@@ -87,5 +87,5 @@ class ReceiptFile:
     digest: str = ""
     seconds: float
     ended: float
-    folder: str
+    folder: str = ""
     outputs: Mapping[str, OutputFile] = field(default_factory=dict)
