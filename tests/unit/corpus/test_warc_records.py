@@ -58,14 +58,14 @@ LETTERS = [
         *(({**HTML, "Content-Encoding": name}, PAGE, PAGE)
           for name in ("gzip", "x-gzip", "deflate", "br", "zstd", "none", "utf-8", "UTF-8", "identity",
                        "", "text/html", "gzip, br")),
-        ({**HTML, "Content-Encoding": "gzip"}, gzip.compress(PAGE), PAGE),
+        ({**HTML, "Content-Encoding": "gzip"}, gzip.compress(PAGE, mtime=0), PAGE),
         ({**HTML, "Content-Encoding": "deflate"}, zlib.compress(PAGE), PAGE),
         ({**HTML, "Content-Encoding": "deflate"}, raw_deflate(PAGE), PAGE),
-        ({**HTML, "Content-Encoding": "gzip, gzip"}, gzip.compress(gzip.compress(PAGE)), PAGE),
+        ({**HTML, "Content-Encoding": "gzip, gzip"}, gzip.compress(gzip.compress(PAGE, mtime=0)), PAGE),
         ({**HTML, "Transfer-Encoding": "chunked"}, chunked(PAGE), PAGE),
         ({**HTML, "Transfer-Encoding": "chunked"}, chunked(PAGE, "%012x \r\n"), PAGE),
         ({**HTML, "Transfer-Encoding": "chunked", "Content-Encoding": "gzip"},
-         chunked(gzip.compress(PAGE)), PAGE),
+         chunked(gzip.compress(PAGE, mtime=0)), PAGE),
         ({**HTML, "Transfer-Encoding": "chunked"}, PAGE, PAGE),
         *(({**PLAIN, "Transfer-Encoding": "chunked"}, text, text) for text in LETTERS),
         ({"content-type": 'TEXT/HTML; Charset="utf-8"'}, PAGE, PAGE),
@@ -73,7 +73,7 @@ LETTERS = [
         ({**HTML, "X-Folded": "a\r\n  b"}, PAGE, PAGE),
         ({**HTML, "Content-Encoding": "none"}, b"\xff\xfe<\0p\0>\0", b"\xff\xfe<\0p\0>\0"),
         ({**HTML, "Content-Encoding": "br"}, b"\x0b\x02\x80binary", "content_encoding"),
-        ({**HTML, "Content-Encoding": "gzip"}, gzip.compress(PAGE)[:-20], "truncated_record"),
+        ({**HTML, "Content-Encoding": "gzip"}, gzip.compress(PAGE, mtime=0)[:-20], "truncated_record"),
         ({**HTML, "Transfer-Encoding": "chunked"}, chunked(PAGE)[:-30], "truncated_record"),
         # It may be text, and may be the beginning of a chunk of 64,206 bytes.
         ({**PLAIN, "Transfer-Encoding": "chunked"}, b"face\r\nThe bridge", "truncated_record"),
@@ -165,7 +165,7 @@ def test_the_texts_of_common_crawl_are_read_by_their_own_ending(tmp_path: Path) 
     info = warc_record(
         "", b"Software-Info: x", kind="warcinfo", content_type="application/warc-fields"
     )
-    path.write_bytes(gzip.compress(info) + gzip.compress(wet))
+    path.write_bytes(gzip.compress(info, mtime=0) + gzip.compress(wet, mtime=0))
     (record,) = read_input(path.name, path, ReadLimits())
     assert isinstance(record, InputRecord)
     assert (record.content, record.url, record.is_html) == (b"A text.", "https://a.test/", False)
