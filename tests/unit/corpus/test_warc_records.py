@@ -61,7 +61,7 @@ LETTERS = [
         ({**HTML, "Content-Encoding": "gzip"}, gzip.compress(PAGE, mtime=0), PAGE),
         ({**HTML, "Content-Encoding": "deflate"}, zlib.compress(PAGE), PAGE),
         ({**HTML, "Content-Encoding": "deflate"}, raw_deflate(PAGE), PAGE),
-        ({**HTML, "Content-Encoding": "gzip, gzip"}, gzip.compress(gzip.compress(PAGE, mtime=0)), PAGE),
+        ({**HTML, "Content-Encoding": "gzip, gzip"}, gzip.compress(gzip.compress(PAGE, mtime=0), mtime=0), PAGE),
         ({**HTML, "Transfer-Encoding": "chunked"}, chunked(PAGE), PAGE),
         ({**HTML, "Transfer-Encoding": "chunked"}, chunked(PAGE, "%012x \r\n"), PAGE),
         ({**HTML, "Transfer-Encoding": "chunked", "Content-Encoding": "gzip"},
