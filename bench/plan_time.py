@@ -96,7 +96,7 @@ def main() -> None:
             if not (folder / "log" / "timing.json").exists():
                 words = ["--one", name, "--keep", str(folder), "--seconds", str(options.seconds)]
                 words += ["--threads", str(options.threads)]
-                subprocess.run([sys.executable, __file__, *words], check=True)
+                subprocess.run([sys.executable, "-m", "bench.plan_time", *words], check=True)
         _table({name: known[name] for name in names}, folders, options.out)
 
 

@@ -14,7 +14,7 @@ them. Ratios are of neighbours in a round. The first steps (compilation, warm ca
 Models: "llama" is SwiGLU, "apertus" xIELU with QK-norm; at equal parameters. The Trainer and litgpt
 do not keep documents apart.
 
-Run      python bench/trainers.py [--models llama apertus] [--sizes small] [--threads 1 2]
+Run      python -m bench.trainers [--models llama apertus] [--sizes small] [--threads 1 2]
          [--arms stamm trainer] [--rounds 3] [--steps 20] [--litgpt FOLDER] [--out FILE.jsonl]
          FOLDER is where litgpt==0.5.13 lies, and what it needs beside torch:
          pip install --no-deps --target FOLDER litgpt==0.5.13 lightning==2.6.6
@@ -344,7 +344,8 @@ def start(
         "TORCHINDUCTOR_CACHE_DIR": str(cache / f"{arm}-{threads}"),
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
     }
-    command = [sys.executable, __file__, "--one", "--models", model, "--sizes", size]
+    command = [sys.executable, "-m", "bench.trainers", "--one"]
+    command += ["--models", model, "--sizes", size]
     command += ["--threads", str(threads), "--arms", arm, "--steps", str(options.steps)]
     command += ["--result", str(result), "--began", str(time.perf_counter())]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)

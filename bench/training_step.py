@@ -5,7 +5,7 @@ float32. The two take turns, several rounds each; the first steps of a turn (com
 caches) are not counted. stamm trains as in the demo: Goldfish mask, document masks, AdEMAMix,
 layers compiled. The Trainer trains with its defaults (AdamW, eager), or with torch_compile=True.
 
-Run      python bench/training_step.py [--rounds 3] [--steps 12] [--compiled] [--out FILE.jsonl]
+Run      python -m bench.training_step [--rounds 3] [--steps 12] [--compiled] [--out FILE.jsonl]
 Prints   a table; with --out appends one JSON line per arm with the machine and the commit
 """
 
