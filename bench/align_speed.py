@@ -2,7 +2,7 @@
 
 The same model with the same weights, the same examples in every step, float32, on a CPU. Each arm
 trains in a process of its own; arms take turns, round by round, so that other work on the machine
-affects all of them. The first 8 steps do not count. Reference log-probabilities are computed before
+affects all of them. The first steps (--warm-up) do not count. Reference log-probabilities are computed before
 training in every DPO arm. Tokens are those that the policy reads, without padding.
 
   stamm               the training job of `align.sft` and `align.dpo`: AdamW, layers compiled
@@ -18,8 +18,8 @@ Lengths  "equal": every example fills a sequence, so that there is nothing to pa
          lets examples see one another on a CPU
 
 Run      python -m bench.align_speed --trl PYTHON [--models swiglu xielu] [--tasks sft dpo]
-         [--lengths equal mixed] [--arms stamm trl] [--rounds 3] [--steps 24] [--threads 2]
-         [--out FILE.jsonl]
+         [--lengths equal mixed] [--arms stamm trl] [--rounds 3] [--steps 24] [--warm-up 8]
+         [--threads 2] [--out FILE.jsonl]
          Without choices: swiglu, both tasks, equal lengths, all arms but stamm-eager; about 6 minutes
          PYTHON is the interpreter of an environment with trl==1.16.0 beside torch and transformers
 Prints   tables; with --out appends one JSON line per arm with machine and commit. Needs Linux
@@ -163,7 +163,7 @@ def stamm(options: argparse.Namespace, folder: Path) -> StepClock:
             clock.tick()
 
     batch = len(answers) // 2 if dpo else BATCH
-    steps = 1 + WARM_UP + options.steps
+    steps = 1 + options.warm_up + options.steps
     config = FineTuneRun(
         model=model_config(options.model),
         context=CONTEXT,
@@ -252,7 +252,7 @@ def trl(options: argparse.Namespace, folder: Path) -> StepClock:
     rows = examples(options.length)
     common = {
         "output_dir": str(folder),
-        "max_steps": 1 + WARM_UP + options.steps,
+        "max_steps": 1 + options.warm_up + options.steps,
         "learning_rate": 1e-5,
         "max_length": CONTEXT + 2,  # the ids of two examples that fill a sequence
         "use_cpu": True,
@@ -335,7 +335,7 @@ def loop(options: argparse.Namespace, folder: Path) -> StepClock:
 
     with torch.no_grad():
         reference = log_probs().sum(dim=1)
-    for step in range(1 + WARM_UP + options.steps):
+    for step in range(1 + options.warm_up + options.steps):
         each = log_probs()
         if options.task == "dpo":
             ratio = each.sum(dim=1) - reference
@@ -378,6 +378,7 @@ def start(
     for name, value in zip(("--models", "--tasks", "--lengths"), case, strict=True):
         command += [name, value]
     command += ["--threads", str(options.threads), "--steps", str(options.steps)]
+    command += ["--warm-up", str(options.warm_up)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if done.returncode or not result.exists():
         raise RuntimeError(f"{arm} on {case}: {done.stderr[-2000:]}")
@@ -456,6 +457,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(DEFAULT_ARMS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--warm-up", type=int, default=WARM_UP)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", choices=ARMS, help=argparse.SUPPRESS)

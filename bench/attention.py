@@ -6,7 +6,7 @@ stamm   models.fused_attention
 Same queries, keys, values, documents of random lengths (geometric), float32, one thread. The two
 take turns; before they are timed, their outputs and gradients must agree.
 
-Run      python bench/attention.py [--rounds 9] [--out FILE.jsonl]
+Run      python -m bench.attention [--rounds 9] [--quick] [--out FILE.jsonl]
 Prints   a table of medians; with --out appends one JSON line per shape with the machine and the
          commit. `open` is the share of the T x T scores that a query may look at.
 """
@@ -31,6 +31,7 @@ from stamm.runs.manifest import environment
 
 # Rows, heads, tokens, head width, tokens of a document on average.
 SHAPES = ((16, 4, 256, 32, 200), (16, 4, 256, 64, 200), (2, 6, 2048, 64, 500))
+QUICK = (2, 2, 64, 32, 20)
 AGREE = 1e-5  # relative, in the Euclidean norm
 WARM_UP = 2
 
@@ -70,6 +71,7 @@ def main() -> None:
     """Take turns and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--quick", action="store_true", help="small: its numbers mean nothing")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     why = unavailable_reason()
@@ -83,7 +85,7 @@ def main() -> None:
         end="",
     )
     print(f" {'time':>5}")
-    for shape in SHAPES:
+    for shape in [QUICK] if options.quick else SHAPES:
         steps, share = arms(*shape)
         must_agree(steps)
         times: dict[str, list[float]] = {name: [] for name in steps}

@@ -12,7 +12,7 @@ answers          quality, from people: the chosen against the rejected answer of
 The data is a folder of the sets named below, each a .jsonl.zst; docs/log/2026-11-22-heads.md lists
 their sources and licences. Texts are neither printed nor stored.
 
-Run      python bench/classifiers.py DATA [--out FILE.jsonl] [--only cases,planted]
+Run      python -m bench.classifiers DATA [--out FILE.jsonl] [--only cases,planted]
 Prints   one JSON line per part; with --out appends it, with the machine and the commit
 """
 

@@ -13,7 +13,7 @@ texts. Arms:
 Rates are of processor time, all threads and child processes counted, less what the same arm takes
 for one short page: imports, models, the snapshot of robots.txt, the index of evaluation texts.
 
-Run      python bench/corpus.py FILE ... --datatrove-python PYTHON --evaluation FILE.jsonl(.zst)
+Run      python -m bench.corpus FILE ... --datatrove-python PYTHON --evaluation FILE.jsonl(.zst)
          [--robots SNAPSHOT] [--rounds 3] [--arms stamm datatrove] [--out FILE.jsonl]
          FILEs are all archives or all JSONL; the evaluation set has its passages under "text".
          The other interpreter needs datatrove[io,processing]==0.10.1, resiliparse==2.0.1,
@@ -38,7 +38,6 @@ from typing import Any
 from stamm.corpus.formats import is_archive
 from stamm.runs.manifest import environment
 
-HERE = Path(__file__).parent
 RESILIPARSE = {"half": "datatrove", "extractor": "resiliparse"}
 ARMS: dict[str, dict[str, Any]] = {
     "stamm": {"half": "stamm", "drop": False},
@@ -103,7 +102,7 @@ class Turns:
         began = time.monotonic()
         with (folder / "output.txt").open("w") as output:
             done = subprocess.run(
-                [python, HERE / f"corpus_{half}.py", folder / "plan.json"],
+                [python, "-m", f"bench.corpus_{half}", folder / "plan.json"],
                 env=self._environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -4,7 +4,7 @@ Run by the interpreter that has datatrove; imports nothing of stamm. The filters
 FineWeb with its settings, words split by one regular expression for all languages; MinHash has
 stamm's bands. What it took stands in FOLDER/result.json.
 
-Run      python bench/corpus_datatrove.py PLAN.json
+Run      python -m bench.corpus_datatrove PLAN.json
          {"inputs": folder, "kind": "warc" | "jsonl", "extractor": "resiliparse" | "trafilatura",
          "drop": bool, "tokenizer": folder, "folder": where to work}
 """

@@ -9,7 +9,7 @@ size by `stamm run corpus.demo` with two workers. Either its files grow, or ther
 A peak is VmHWM of /proc, which is set back for the driver when a step begins; of a worker the
 highest that any of them had in the step.
 
-Run      python bench/corpus_memory.py FILE.warc.gz ... [--grow files] [--pages 250]
+Run      python -m bench.corpus_memory FILE.warc.gz ... [--grow files] [--pages 250]
          [--sizes 1 4 16] [--out FILE.jsonl] [--changes key=value ...]
 Needs    Linux
 Prints   a table in MiB; with --out appends one JSON line with the machine and the commit

@@ -5,7 +5,7 @@ duplicates, and what a run does besides (hashes, manifests, ledger). Hosts nobod
 nobody named pass, as they do in datatrove.
 What it took stands in FOLDER/result.json.
 
-Run      python bench/corpus_stamm.py PLAN.json
+Run      python -m bench.corpus_stamm PLAN.json
          {"inputs": folder, "robots": file, "evaluation": file, "drop": bool, "tokenizer": folder or
          null (train one), "folder": where to work}
 """

@@ -1,9 +1,10 @@
 """Every benchmark of a CPU that the README quotes, with the machine's vectors and with AVX2's.
 
 Run      make bench, or python -m bench.cpu [--capability native avx2] [--only PART ...] [--quick]
+         [--out FOLDER]
 Prints   the benchmarks' own tables
-Writes   bench/results/cpu-PROCESSOR-CAPABILITY.jsonl: one JSON line per result, with the processor,
-         its capability and the commit. Lines of the parts that are measured again are replaced.
+Writes   cpu-PROCESSOR-CAPABILITY.jsonl in bench/results or FOLDER: one JSON line per result, with the
+         processor, its capability and the commit. Parts that are measured again replace their lines.
          `--quick` writes below build/: its numbers mean nothing.
 """
 
@@ -33,15 +34,15 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["--shape", "64x1024", "--rounds", "2", "--no-compile"],
     ),
-    "attention": (["bench/attention.py"], ["--rounds", "1"]),
-    "optimizer": (["bench/optimizer.py"], ["--rounds", "1"]),
+    "attention": (["-m", "bench.attention"], ["--quick"]),
+    "optimizer": (["-m", "bench.optimizer"], ["--quick"]),
     "sampling": (
-        ["bench/sampling.py", "--threads", "2"],
+        ["-m", "bench.sampling", "--threads", "2"],
         ["--rounds", "1", "--tokens", "12", "--sizes", "small"],
     ),
     "trainers": (
         [
-            *("bench/trainers.py", "--models", "llama", "apertus", "--threads", "2"),
+            *("-m", "bench.trainers", "--models", "llama", "apertus", "--threads", "2"),
             *("--arms", "stamm", "trainer", "trainer-compiled"),
             *("--rounds", "2", "--steps", "8", "--no-commands"),
         ],
@@ -56,6 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--capability", nargs="+", choices=(NATIVE, AVX2), default=[NATIVE, AVX2])
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=list(PARTS))
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="another than bench/results")
     options = parser.parse_args(words)
     failed = 0
     for capability in options.capability:
@@ -63,7 +65,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if capability == AVX2 and named == check(NATIVE) and NATIVE in options.capability:
             print("This machine's own vectors are AVX2's: nothing is measured twice.")
             continue
-        place = ROOT / ("build/bench" if options.quick else "bench/results")
+        place = options.out or ROOT / ("build/bench" if options.quick else "bench/results")
         place.mkdir(parents=True, exist_ok=True)
         for part in options.only:
             print(f"\n== {part}, {named}", flush=True)

@@ -2,17 +2,18 @@
 
 recall   clusters of stamm against exact Jaccard similarity on all pairs of a sample of JSONL
          texts; and beside rensa's in-memory LSH, which removes what shares one band with a text
-         before it (pip install rensa==0.5.0)
+         before it, where it is installed (pip install rensa==0.5.0)
 memory   peak of the global step on synthetic signatures, at --documents and ten times as many
 
-Run      python bench/dedup.py recall FILE.jsonl.zst ... [--sample 3000]
-         python bench/dedup.py memory [--documents 200000] [--memory-mib 300]
+Run      python -m bench.dedup recall FILE.jsonl.zst ... [--sample 3000]
+         python -m bench.dedup memory [--documents 200000] [--memory-mib 300]
 Prints   one JSON line a measurement. Rates are of processor time, one thread
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import random
@@ -137,7 +138,8 @@ def recall(files: list[str], sample: int) -> None:
     timed("signatures", given, lambda: [minhash(one, CONFIG) for one in words])
     for threshold in (0.5, 0.7, CONFIG.threshold, 0.8):
         tell(threshold=threshold, **clusters(given, replace(CONFIG, threshold=threshold))[0])
-    tell(rensa_removed=timed("rensa", given, lambda: rensa_removed(given)))
+    if importlib.util.find_spec("rensa") is not None:
+        tell(rensa_removed=timed("rensa", given, lambda: rensa_removed(given)))
     drawn = random.Random(0).sample(given, min(sample, len(given)))
     similar = np.triu(every_pair(drawn), 1)
     _, kept = clusters(drawn, CONFIG)
@@ -145,8 +147,13 @@ def recall(files: list[str], sample: int) -> None:
     together = root[:, None] == root[None, :]
     for lowest in (CONFIG.threshold, 0.8, 0.9, 0.999):
         alike = similar >= lowest
-        tell(similarity=lowest, pairs=int(alike.sum()), recall=float(together[alike].mean()))
+        pairs = int(alike.sum())
+        share = float(together[alike].mean()) if pairs else None
+        tell(similarity=lowest, pairs=pairs, recall=share)
     joined = similar[np.triu(together, 1)]
+    if not len(joined):
+        tell(joined=0)
+        return
     quantiles = np.quantile(joined, [0.01, 0.05, 0.5]).round(3).tolist()
     tell(
         joined=len(joined),
@@ -189,7 +196,8 @@ def memory(documents: int, memory_mib: int) -> None:
         with tempfile.TemporaryDirectory() as name:
             shards = synthetic(Path(name), count, per_shard=100_000)
             size = sum(shard.stat().st_size for shard in shards) / 2**20
-            arguments = [sys.executable, __file__, "one", str(memory_mib), *map(str, shards)]
+            arguments = [sys.executable, "-m", "bench.dedup", "one", str(memory_mib)]
+            arguments += map(str, shards)
             told = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
             tell(documents=count, keys_mib=round(size), **json.loads(told))
 

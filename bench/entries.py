@@ -64,6 +64,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--share", default="0/1", help="every how many-th entry, from which on")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(words)
+    if options.rounds < 2:
+        parser.error("--rounds: quantiles need at least 2")
     torch.set_num_threads(options.threads)
     first, ways = map(int, options.share.split("/"))
     rows, columns = map(int, options.shape.split("x"))

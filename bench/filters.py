@@ -1,6 +1,6 @@
 """How fast the corpus filters are: words, quality, language; beside datatrove's where it is there.
 
-    python bench/filters.py FILE.jsonl.zst ... [--documents 1500]
+Run      python -m bench.filters FILE.jsonl.zst ... [--documents 1500]
 
 One process, one thread, CPU time. datatrove's blocks get the splitter `\\w+|[^\\w\\s]` in place of
 spaCy, as its argument for a tokenizer allows; they run where `datatrove` can be imported.

@@ -6,7 +6,7 @@ stamm   losses.linear_cross_entropy: chunk by chunk, dropped tokens left out
 Same hidden states, matrix and targets, of which one in fifty is dropped as by the Goldfish mask.
 The two take turns on one thread; before they are timed, their losses and gradients must agree.
 
-Run      python bench/linear_cross_entropy.py [--rounds 5] [--out FILE.jsonl]
+Run      python -m bench.linear_cross_entropy [--rounds 5] [--quick] [--out FILE.jsonl]
 Prints   a table; with --out appends one JSON line per shape with the machine and the commit
 """
 
@@ -31,6 +31,7 @@ from stamm.runs.manifest import environment
 
 # Tokens, vocabulary, width: the demo's, and two whose vocabularies are those of large models.
 SHAPES = ((4096, 4096, 128), (1024, 32_768, 256), (1024, 131_072, 256))
+QUICK = (256, 512, 32)
 DTYPES = (torch.float32, torch.bfloat16)
 AGREE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # relative, in the Euclidean norm
 DROPPED = 50  # one token in so many
@@ -96,13 +97,14 @@ def main() -> None:
     """Take turns and print the medians and the peaks."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="small: its numbers mean nothing")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     set_determinism(1)
     print(f"{'tokens':>7} {'vocabulary':>11} {'width':>6} {'dtype':<9}", end="")
     print("".join(f"{arm + ' ms':>11} {arm + ' MiB':>11}" for arm in ARMS) + f" {'time':>7}")
     for dtype in DTYPES:
-        for shape in SHAPES:
+        for shape in [QUICK] if options.quick else SHAPES:
             data = inputs(*shape, dtype)
             must_agree(data)
             peaks = {name: peak_bytes(loss, data) for name, loss in ARMS.items()}

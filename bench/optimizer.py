@@ -9,7 +9,8 @@ The arms take turns. Before they are timed, fused and foreach must agree to the 
 steps. A step of AdEMAMix has to move 36 bytes for each parameter, one of AdamW 28: "GB/s" counts
 these and no temporaries.
 
-Run      python bench/optimizer.py [--rounds 15] [--threads 1] [--on cuda] [--out FILE.jsonl]
+Run      python -m bench.optimizer [--rounds 15] [--threads 1] [--on cuda] [--quick]
+         [--out FILE.jsonl]
 Prints   a table; with --out appends one JSON line per size with the machine and the commit
 """
 
@@ -32,6 +33,7 @@ from stamm.optim.config import AdEMAMix
 from stamm.runs.manifest import environment
 
 SIZES = (1_300_000, 30_000_000)
+QUICK = 100_000
 MATRICES = 40
 STEPS = 1000
 
@@ -62,9 +64,9 @@ def parameters(total: int, device: str) -> list[nn.Parameter]:
     return made
 
 
-def must_agree(device: str) -> None:
+def must_agree(device: str, total: int) -> None:
     """Raises   SystemExit when fused and foreach differ in a bit."""
-    walks = [parameters(SIZES[0], device) for _ in range(2)]
+    walks = [parameters(total, device) for _ in range(2)]
     for walk, name in zip(walks, ("foreach", "fused"), strict=True):
         optimizer = ours(walk, name)
         for _ in range(3):
@@ -88,12 +90,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--on", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--quick", action="store_true", help="small: its numbers mean nothing")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     set_determinism(options.threads)
-    must_agree(options.on)
+    must_agree(options.on, QUICK if options.quick else SIZES[0])
     print(f"{'parameters':>12} {'arm':<14} {'ms':>9} {'of fused':>9} {'GB/s':>7}")
-    for total in SIZES:
+    for total in [QUICK] if options.quick else SIZES:
         made = {name: build(parameters(total, options.on)) for name, (_, build) in ARMS.items()}
         times: dict[str, list[float]] = {name: [] for name in ARMS}
         for count in range(options.rounds + 1):

@@ -10,7 +10,7 @@ Both rivals are written from their description, not from their code. The labelle
 tests/unit/corpus/pii/labelled.jsonl: constructed, by the same hands as the code, so that it shows
 what is handled and what is not, and not how often either occurs on the web. For that, name corpora.
 
-Run      python bench/pii.py [--corpus FILE.jsonl.zst ...]
+Run      python -m bench.pii [--corpus FILE.jsonl.zst ...]
 Prints   a table on the labelled set; with --corpus hits and speed on each file, kind by kind
 """
 

@@ -5,7 +5,7 @@ buffers made, notes its resident memory, then trains the case's model for 3 step
 at the end, as `stamm run` does, on tokens that are made up. What is measured is the highest resident
 memory (VmHWM) above the noted one, of the steps and of all.
 
-Run      python bench/plan_memory.py [--cases plain,bfloat16] [--out FILE.jsonl]
+Run      python -m bench.plan_memory [--cases plain,bfloat16] [--out FILE.jsonl]
 Prints   a table in MiB; with --out appends one JSON line per case with the machine and the commit
 Needs    Linux
 """
@@ -198,7 +198,7 @@ def main() -> None:
     print(f"{'case':<20} {'steps':>7} {'plan':>7} {'ratio':>6} {'all':>7} {'plan':>7} {'ratio':>6}")
     for name in options.cases.split(","):
         done = subprocess.run(
-            [sys.executable, __file__, "--one", name],
+            [sys.executable, "-m", "bench.plan_memory", "--one", name],
             capture_output=True,
             text=True,
             check=True,

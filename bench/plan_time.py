@@ -3,7 +3,8 @@
 Each case is a process of its own that trains a model of another size, as `stamm run` does, on tokens
 that are made up. Then each case is planned by the speed of each other, and by its own.
 
-Run      python -m bench.plan_time [--cases small,large] [--seconds 30] [--threads 2] [--out FILE.jsonl]
+Run      python -m bench.plan_time [--cases small,large] [--seconds 30] [--threads 2] [--no-compile]
+         [--out FILE.jsonl]
 Prints   seconds of a run's steps, then predicted/measured by each run and by all others together: of all
          steps, and without the first, in which layers are compiled
 """
@@ -80,11 +81,17 @@ def main() -> None:
     parser.add_argument("--cases", default="")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, help="where the runs are left; else they go")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     known = cases(options.seconds, options.threads)
+    if options.no_compile:
+        known = {
+            name: replace(config, engine=replace(config.engine, compile="off"))
+            for name, config in known.items()
+        }
     if options.one:
         train(known[options.one], options.keep)
         return
@@ -96,7 +103,8 @@ def main() -> None:
             if not (folder / "log" / "timing.json").exists():
                 words = ["--one", name, "--keep", str(folder), "--seconds", str(options.seconds)]
                 words += ["--threads", str(options.threads)]
-                subprocess.run([sys.executable, __file__, *words], check=True)
+                words += ["--no-compile"] * options.no_compile
+                subprocess.run([sys.executable, "-m", "bench.plan_time", *words], check=True)
         _table({name: known[name] for name in names}, folders, options.out)
 
 

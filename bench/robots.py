@@ -10,7 +10,7 @@ work on the machine does not.
 With --hosts, instead: a snapshot of that many hosts, with the same files in turn. Its index is made,
 4,000 hosts and then 20,000 in a drawn order are asked, and the memory of the process is told.
 
-Run      python bench/robots.py [SNAPSHOT.jsonl(.zst)] [--addresses 50] [--hosts N] [--out FILE.jsonl]
+Run      python -m bench.robots [SNAPSHOT.jsonl(.zst)] [--addresses 50] [--hosts N] [--out FILE.jsonl]
          Without a snapshot the shipped one of July 2019 is asked. Rows that hold nothing but
          domain and text are taken as files that were found.
 Prints   a table, decisions a second unless it says otherwise; with --out appends one JSON line per row with the machine and the commit

@@ -9,7 +9,7 @@ are timed, their most likely tokens must agree.
 
 Models: "apertus" is xIELU with QK-norm, "llama" SwiGLU; "small" has 1.9 million parameters, "middle" 17.
 
-Run      python bench/sampling.py [--models apertus llama] [--sizes small middle] [--threads 2]
+Run      python -m bench.sampling [--models apertus llama] [--sizes small middle] [--threads 2]
          [--rounds 7] [--tokens 128] [--out FILE.jsonl]
 Prints   medians and the fastest round; with --out appends one JSON line per model with the machine and
          the commit

@@ -4,7 +4,7 @@ own      trained here on the shipped texts, with 6,144 ids
 tekken   Mistral-Nemo's, when mistral-common is installed
 --file   a tokenizer.json of stamm's
 
-Run      python bench/tokenizer.py [--strings N] [--file NAME=PATH ...]
+Run      python -m bench.tokenizer [--strings N] [--quick] [--file NAME=PATH ...]
 Prints   MB/s of both ways on the shipped texts; seconds for a million letters; how many of N
          hostile strings got different ids (must be 0); the parallel text's table, side by side
 """
@@ -92,7 +92,7 @@ def seconds(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def measure(name: str, tokenizer: Tokenizer, texts: list[str], strings: int) -> None:
+def measure(name: str, tokenizer: Tokenizer, texts: list[str], strings: int, letters: int) -> None:
     """Print speed, long runs and equality of one vocabulary."""
     size = sum(len(text.encode()) for text in texts) / 1e6
     same = sum(tokenizer.encode(text) == tokenizer.encode_slowly(text) for text in texts)
@@ -101,12 +101,12 @@ def measure(name: str, tokenizer: Tokenizer, texts: list[str], strings: int) -> 
     print(f"\n{name}: {tokenizer.size} ids, {len(texts)} texts of {size:.1f} MB, {same} alike")
     print(f"  quick {size / quick:.1f} MB/s, slow {size / slow:.1f} MB/s, {slow / quick:.1f} times")
     for run, letter in RUNS.items():
-        text = letter * (10**6 // len(letter))
+        text = letter * (letters // len(letter))
         own, library = (
             seconds(functools.partial(encode, text))
             for encode in (tokenizer.encode, tokenizer.encode_slowly)
         )
-        print(f"  a million of {run}: {own:.2f} s, slow {library:.2f} s")
+        print(f"  {letters:,} of {run}: {own:.2f} s, slow {library:.2f} s")
     went, different = differences(tokenizer, strings)
     print(f"  {strings} hostile strings: {went} the quick way, {different} with other ids")
 
@@ -131,8 +131,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Speed, equality and fairness of vocabularies")
     parser.add_argument("--strings", type=int, default=100_000)
     parser.add_argument("--file", action="append", default=[], metavar="NAME=PATH")
+    parser.add_argument("--quick", action="store_true", help="small: its numbers mean nothing")
     arguments = parser.parse_args()
-    texts = shipped()
+    texts, letters = shipped(), 10**6
+    if arguments.quick:
+        texts, letters, arguments.strings = texts[:20], 10**4, 200
     found = {"own": Tokenizer(train_tokenizer_on(TokenizerConfig(), texts))}
     if importlib.util.find_spec("mistral_common") is not None:
         found["tekken"] = Tokenizer(tekken_description(TekkenConfig()))
@@ -140,7 +143,7 @@ def main() -> None:
         name, _, path = given.partition("=")
         found[name] = Tokenizer.load(Path(path))
     for name, tokenizer in found.items():
-        measure(name, tokenizer, texts, arguments.strings)
+        measure(name, tokenizer, texts, arguments.strings, letters)
     table(found)
 
 

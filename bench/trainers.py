@@ -14,8 +14,9 @@ them. Ratios are of neighbours in a round. The first steps (compilation, warm ca
 Models: "llama" is SwiGLU, "apertus" xIELU with QK-norm; at equal parameters. The Trainer and litgpt
 do not keep documents apart.
 
-Run      python bench/trainers.py [--models llama apertus] [--sizes small] [--threads 1 2]
-         [--arms stamm trainer] [--rounds 3] [--steps 20] [--litgpt FOLDER] [--out FILE.jsonl]
+Run      python -m bench.trainers [--models llama apertus] [--sizes small] [--threads 1 2]
+         [--arms stamm trainer] [--rounds 3] [--steps 20] [--warm-up 4] [--litgpt FOLDER]
+         [--out FILE.jsonl]
          FOLDER is where litgpt==0.5.13 lies, and what it needs beside torch:
          pip install --no-deps --target FOLDER litgpt==0.5.13 lightning==2.6.6
          lightning-utilities==0.15.3 torchmetrics==1.9.0 jsonargparse==4.53.0
@@ -227,7 +228,7 @@ def trainer(options: argparse.Namespace, folder: Path) -> Clock:
     arguments = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=size.batch,
-        max_steps=WARM_UP + options.steps,
+        max_steps=options.warm_up + options.steps,
         use_cpu=True,
         report_to="none",
         save_strategy="no",
@@ -268,7 +269,7 @@ def litgpt(options: argparse.Namespace, folder: Path) -> Clock:
             for step, batch in enumerate(super().__iter__()):
                 if step:
                     clock.tick()
-                if step == WARM_UP + options.steps:
+                if step == options.warm_up + options.steps:
                     raise Enough  # or it would write a checkpoint, and this loader into it
                 yield batch
 
@@ -320,7 +321,7 @@ def litgpt(options: argparse.Namespace, folder: Path) -> Clock:
 
 
 def _sequences(options: argparse.Namespace, size: Size) -> int:
-    return int((WARM_UP + options.steps) * size.batch)
+    return int((options.warm_up + options.steps) * size.batch)
 
 
 def one(options: argparse.Namespace) -> None:
@@ -344,8 +345,10 @@ def start(
         "TORCHINDUCTOR_CACHE_DIR": str(cache / f"{arm}-{threads}"),
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
     }
-    command = [sys.executable, __file__, "--one", "--models", model, "--sizes", size]
+    command = [sys.executable, "-m", "bench.trainers", "--one"]
+    command += ["--models", model, "--sizes", size]
     command += ["--threads", str(threads), "--arms", arm, "--steps", str(options.steps)]
+    command += ["--warm-up", str(options.warm_up)]
     command += ["--result", str(result), "--began", str(time.perf_counter())]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if done.returncode or not result.exists():
@@ -471,6 +474,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warm-up", type=int, default=WARM_UP)
     parser.add_argument("--litgpt", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--no-commands", action="store_true")
@@ -478,6 +482,8 @@ def main() -> None:
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.warm_up < 1:
+        parser.error("--warm-up: the first step is not timed, so at least 1")
     if options.one:
         for name in ("model", "size", "arm"):
             setattr(options, name, getattr(options, f"{name}s")[0])

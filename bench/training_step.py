@@ -5,7 +5,8 @@ float32. The two take turns, several rounds each; the first steps of a turn (com
 caches) are not counted. stamm trains as in the demo: Goldfish mask, document masks, AdEMAMix,
 layers compiled. The Trainer trains with its defaults (AdamW, eager), or with torch_compile=True.
 
-Run      python bench/training_step.py [--rounds 3] [--steps 12] [--compiled] [--out FILE.jsonl]
+Run      python -m bench.training_step [--rounds 3] [--steps 12] [--warm-up 4]
+         [--arms swiglu xielu] [--eager] [--compiled] [--out FILE.jsonl]
 Prints   a table; with --out appends one JSON line per arm with the machine and the commit
 """
 
@@ -139,15 +140,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--warm-up", type=int, default=WARM_UP)
+    parser.add_argument("--arms", nargs="+", default=["swiglu", "xielu"])
+    parser.add_argument("--eager", action="store_true", help="stamm does not compile")
     parser.add_argument("--compiled", action="store_true", help="the Trainer compiles, too")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     study = demo()
     print(f"{'arm':<8} {'stamm tokens/s':>16} {'Trainer tokens/s':>18} {'ratio':>7}")
     for arm in study.arms:
-        if arm.name == "relu2":
+        if arm.name not in options.arms:
             continue
-        config = replace(study.pretrain_of(arm))
+        config = study.pretrain_of(arm)
+        if options.eager:
+            config = replace(config, engine=replace(config.engine, compile="off"))
         set_determinism(config.engine.threads)
         torch.use_deterministic_algorithms(False)  # the Trainer's default; ours needs no switch
         data = _data(config, 8)
@@ -157,8 +163,8 @@ def main() -> None:
             mine: list[float] = []
             other: list[float] = []
             for _ in range(options.rounds):
-                mine += ours.turn(options.steps + WARM_UP)[WARM_UP:]
-                other += theirs.turn(options.steps + WARM_UP)[WARM_UP:]
+                mine += ours.turn(options.steps + options.warm_up)[options.warm_up :]
+                other += theirs.turn(options.steps + options.warm_up)[options.warm_up :]
         speeds = [tokens / statistics.median(times) for times in (mine, other)]
         ratio = speeds[0] / speeds[1]
         print(f"{arm.name:<8} {speeds[0]:>16,.0f} {speeds[1]:>18,.0f} {ratio:>7.2f}", flush=True)

@@ -19,8 +19,7 @@ from stamm.pretrain import job
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.throughput_model import measured_throughput
 from stamm.runs.metrics import read_metrics
-
-PLAN_MEMORY = Path(__file__).parents[3] / "bench" / "plan_memory.py"
+from tests.conftest import ROOT, environment
 
 
 def test_a_case_is_trained_and_told_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,8 +54,8 @@ def test_a_case_is_trained_and_told_by(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_plans_memory_is_within_5_percent_of_a_runs_peak(tmp_path: Path, case: str) -> None:
     """As the system counts it; in two of these cases the C library would leave holes of a quarter and more."""
     out = tmp_path / "out.jsonl"
-    command = [sys.executable, PLAN_MEMORY, "--cases", case, "--out", out]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [sys.executable, "-m", "bench.plan_memory", "--cases", case, "--out", out]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=environment())
     line = json.loads(out.read_text())
     for part in ("steps", "all"):
         assert line["plan_bytes"][part] == pytest.approx(line["measured_bytes"][part], rel=0.05)
