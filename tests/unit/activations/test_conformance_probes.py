@@ -110,8 +110,8 @@ def test_probes_fail_where_they_should(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(module, Activation)
         return module
 
-    monkeypatch.setattr(probes, "build_activation", broken)
-    monkeypatch.setattr("stamm.activations.conformance.implementations.build_activation", broken)
+    monkeypatch.setattr(probes, "module_of", broken)
+    monkeypatch.setattr("stamm.activations.conformance.implementations.module_of", broken)
     failed = {line.split(":")[0].removeprefix("FAILED ") for line in _failed(probe(catalog.XIELU))}
     assert {
         "NaN in, NaN out",
