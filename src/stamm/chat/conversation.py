@@ -39,6 +39,19 @@ _NOT_TEXT = {
     key: RefusedKey(meaning="is not text", neutral=_NO_TEXT)
     for key in ("image", "image_url", "images", "audio", "input_audio", "audios", "video", "videos", "file")
 }  # fmt: skip
+MASK = RefusedKey(
+    meaning="trains on parts of a row",
+    neutral=(*_NO_TEXT, False),
+    fix="Use weight of a message: 1 or 0",
+)
+ENDED = RefusedKey(
+    meaning="is of an answer that did not end by itself",
+    neutral=(
+        *("", "stop", "stop_sequence", "end_turn", "eos", "eos_token", "tool_calls", "tool_use"),
+        *("function_call", "STOP", "END_TURN", "complete", "completed", "COMPLETE"),
+    ),
+    fix="Leave the row out",
+)
 
 MESSAGE_KEYS = KnownKeys(
     reader="messages",
@@ -51,7 +64,7 @@ MESSAGE_KEYS = KnownKeys(
     harmless=frozenset(
         {
             *("index", "message_id", "timestamp", "created", "created_at", "create_time"),
-            *("model", "finish_reason", "stop_reason", "annotations", "citations", "logprobs"),
+            *("model", "annotations", "citations", "logprobs"),
         }
     ),
     refused={
@@ -64,8 +77,17 @@ MESSAGE_KEYS = KnownKeys(
         "train_detail": RefusedKey(
             meaning="trains on parts of a message", neutral=_NO_TEXT, fix="Use train: true or false"
         ),
-        "reasoning_details": RefusedKey(
-            meaning="holds thoughts", neutral=_NO_TEXT, fix="Put them into reasoning_content"
+        **dict.fromkeys(
+            ("reasoning_details", "reasoning_text", "thoughts", "thought", "cot"),
+            RefusedKey(
+                meaning="holds thoughts", neutral=_NO_TEXT, fix="Put them into reasoning_content"
+            ),
+        ),
+        **dict.fromkeys(("mask", "loss_mask"), MASK),
+        **dict.fromkeys(("finish_reason", "stop_reason"), ENDED),
+        **dict.fromkeys(
+            ("parts", "text", "blocks"),
+            RefusedKey(meaning="is a content too", neutral=_NO_TEXT, fix="Put it into content"),
         ),
         "prefix": RefusedKey(meaning="makes the message the beginning of one", neutral=(False,)),
         "channel": RefusedKey(meaning="names a channel of the answer", neutral=("final", "")),
