@@ -569,7 +569,8 @@ def _matched(
     """
     if called and len(called) != len(texts):
         raise _wrong(number, f"{len(texts)} tool messages after {len(called)} tool calls")
-    known, order = {call.id for call in called} - {""}, None
+    known = {call.id for call in called} - {""}
+    order: list[int] | None = None
     for keys, names in (
         (_IDS, [call.id for call in called]),
         (_NAMES, [call.name for call in called]),
@@ -718,7 +719,7 @@ def _untagged(text: str, number: int) -> list[Block]:
 def _block(block: object, called: list[_Called], number: int) -> tuple[Block, list[_Called]]:
     """A block, and the calls that wait for their outputs after it."""
     kind = block.get("type") if isinstance(block, Mapping) else None
-    if not isinstance(block, Mapping) or kind not in _BLOCK_KEYS:
+    if not isinstance(block, Mapping) or str(kind) not in _BLOCK_KEYS:
         raise _wrong(number, f"unknown block {kind!r}: {', '.join(_BLOCK_KEYS)}")
     _BLOCK_KEYS[kind].check(block, f"message {number}")
     if kind in ("thoughts", "response"):

@@ -198,9 +198,9 @@ ROW_KEYS = KnownKeys(
 _MESSAGE_COLUMNS = ("messages", "prompt", "completion", "chosen", "rejected")
 _HUMAN, _ASSISTANT = "\n\nHuman:", "\n\nAssistant:"
 _SPEAKER = re.compile(f"({_HUMAN}|{_ASSISTANT})")
-_SPEAKERS = re.compile(r"(?:\A|\n)\s*Human:.*\nAssistant:|\A\n\n(?:Human|Assistant):", re.DOTALL)
+_FIRST_HUMAN = re.compile(r"(?:\A\s*|\n[ \t]*)Human:")
 _MARKERS = ("Assistant:", "ASSISTANT:", "assistant:", "[/INST]", "|>")
-_LISTED = re.compile(r"\s*\[?\s*\{\s*['\"](?:role|from|content|value)['\"]\s*:")
+_LISTED = re.compile(r"\[?\s*\{\s*['\"](?:role|from|content|value)['\"]\s*:")
 _ASKING = ("user", "human", "prompter", "system", "developer")
 _LABELS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
 _TEMPLATE_KEYS = KnownKeys(reader="chat_template_kwargs", read=frozenset({"enable_thinking"}))
@@ -588,7 +588,9 @@ def _transcript(text: str) -> list[dict[str, str]]:
     Raises   DataError for other transcripts of Human and Assistant: with text before them, or without
              blank lines between the turns.
     """
-    if not _SPEAKERS.search(text):
+    first = _FIRST_HUMAN.search(text)
+    answered = first is not None and "\nAssistant:" in text[first.end() :]
+    if not answered and not text.startswith((_HUMAN, _ASSISTANT)):
         return []
     before, *pieces = _SPEAKER.split("\n\n" + text.lstrip())
     if before.strip() or pieces[:1] != [_HUMAN] or _ASSISTANT not in pieces:
@@ -605,7 +607,7 @@ def _transcript(text: str) -> list[dict[str, str]]:
 
 def _listed(text: str) -> list[Any]:
     """The messages of a text that is a list of messages in JSON; [] for another text."""
-    if not _LISTED.match(text):
+    if not _LISTED.match(text.lstrip()):
         return []
     try:
         value = json.loads(text)
