@@ -256,6 +256,7 @@ def test_a_prompt_that_one_answer_repeats_is_named() -> None:
         ({"instruction": "q", "prompt": "r", "output": "a"}, "prompt and instruction are different"),
         ({"instruction": "q", "messages": [USER, RIGHT]}, "messages and instruction are different"),
         ({"prompt": "q", "messages": [USER, RIGHT]}, "prompt and messages are different"),
+        ({"prompt": "q", "chosen": "a", "rejected": "b", "response": "c"}, "neither chosen nor rejected"),
         ({"completion": "5", "messages": [USER, RIGHT]}, "completion and messages are different"),
         ({"prompt": "Be brief.\n\nHuman: q\n\nAssistant:", "completion": "a"}, "not a transcript of HH"),
         ({"prompt": "Human: q\nAssistant:", "completion": "a"}, "not a transcript of HH-RLHF's form"),

@@ -404,6 +404,9 @@ def _pair(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> PreferenceP
     texts = _without_prompt(row)
     chosen = _with_prompt(prompt, _messages(texts, "chosen", "assistant"), "chosen")
     rejected = _with_prompt(prompt, _messages(texts, "rejected", "assistant"), "rejected")
+    answers = [*chosen, *rejected]
+    if "completion" in row and not _says(answers, _messages(row, "completion", "assistant")):
+        raise DataError("completion is neither chosen nor rejected", fix=_ONE)
     shared = 0
     while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
         shared += 1
