@@ -28,6 +28,7 @@ _MOST_SHOWN = 12
 _MOST_COUNTED = 10_000
 _LONGEST_NAME = 60
 _LONGEST_VALUE = 80
+_EMPTY: tuple[object, ...] = ("", [], {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +62,14 @@ class KnownKeys:
     read       keys whose values are used
     harmless   keys known to change nothing that is done with the record
     refused    keys with a meaning that is not honoured
+    closed     whether unknown keys are refused too, unless their value is empty
     """
 
     reader: str
     read: frozenset[str]
     harmless: frozenset[str] = frozenset()
     refused: Mapping[str, RefusedKey] = field(default_factory=dict)
+    closed: bool = False
 
     def __post_init__(self) -> None:
         counts = Counter([*self.read, *self.harmless, *self.refused])
@@ -88,6 +91,11 @@ class KnownKeys:
                     f"{self.reader}",
                     where=where,
                     fix=refusal.fix,
+                )
+        for key in self.unknown(record) if self.closed else ():
+            if record[key] not in _EMPTY:
+                raise DataError(
+                    f"{key} = {_shown(record[key])} is not known in {self.reader}", where=where
                 )
 
     def unknown(self, record: Mapping[str, object]) -> list[str]:

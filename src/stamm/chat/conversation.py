@@ -33,24 +33,38 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 THINK, THINK_END = "<think>", "</think>"
 _LEARNED = ("weight", "train", "training", "loss", "loss_weight", "loss_scale")
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_IDS, _NAMES = ("tool_call_id", "call_id", "id"), ("name", "tool_name")
 _NO_TEXT: tuple[object, ...] = ("", [], {})
 _NOT_TEXT = {
     key: RefusedKey(meaning="is not text", neutral=_NO_TEXT)
     for key in ("image", "image_url", "images", "audio", "input_audio", "audios", "video", "videos", "file")
 }  # fmt: skip
+MASK = RefusedKey(
+    meaning="trains on parts of a row",
+    neutral=(*_NO_TEXT, False),
+    fix="Use weight of a message: 1 or 0",
+)
+ENDED = RefusedKey(
+    meaning="is of an answer that did not end by itself",
+    neutral=(
+        *("", "stop", "stop_sequence", "end_turn", "eos", "eos_token", "tool_calls", "tool_use"),
+        *("function_call", "STOP", "END_TURN", "complete", "completed", "COMPLETE"),
+    ),
+    fix="Leave the row out",
+)
 
 MESSAGE_KEYS = KnownKeys(
     reader="messages",
     read=frozenset(
         {
-            *("role", "from", "content", "value", "name", "tool_calls", "tool_call_id", "masked"),
-            *("function_call", *_LEARNED, *_THOUGHTS),
+            *("role", "from", "content", "value", "tool_calls", "masked", *_NAMES),
+            *("function_call", *_IDS, *_LEARNED, *_THOUGHTS),
         }
     ),
     harmless=frozenset(
         {
-            *("id", "index", "message_id", "timestamp", "created", "created_at", "create_time"),
-            *("model", "finish_reason", "stop_reason", "annotations", "citations", "logprobs"),
+            *("index", "message_id", "timestamp", "created", "created_at", "create_time"),
+            *("model", "annotations", "citations", "logprobs"),
         }
     ),
     refused={
@@ -63,8 +77,17 @@ MESSAGE_KEYS = KnownKeys(
         "train_detail": RefusedKey(
             meaning="trains on parts of a message", neutral=_NO_TEXT, fix="Use train: true or false"
         ),
-        "reasoning_details": RefusedKey(
-            meaning="holds thoughts", neutral=_NO_TEXT, fix="Put them into reasoning_content"
+        **dict.fromkeys(
+            ("reasoning_details", "reasoning_text", "thoughts", "thought", "cot"),
+            RefusedKey(
+                meaning="holds thoughts", neutral=_NO_TEXT, fix="Put them into reasoning_content"
+            ),
+        ),
+        **dict.fromkeys(("mask", "loss_mask"), MASK),
+        **dict.fromkeys(("finish_reason", "stop_reason"), ENDED),
+        **dict.fromkeys(
+            ("parts", "text", "blocks"),
+            RefusedKey(meaning="is a content too", neutral=_NO_TEXT, fix="Put it into content"),
         ),
         "prefix": RefusedKey(meaning="makes the message the beginning of one", neutral=(False,)),
         "channel": RefusedKey(meaning="names a channel of the answer", neutral=("final", "")),
@@ -83,7 +106,47 @@ MESSAGE_KEYS = KnownKeys(
 """Keys of a message. `weight` and its other names: 0 or false, the message is context and not trained
 on; 1 or true, it is; any other value is refused. `masked` is the opposite."""
 
-_PART_KEYS = KnownKeys(reader="parts of a content", read=frozenset(), refused=_NOT_TEXT)
+_HARMLESS_IN_PARTS = frozenset(
+    {
+        *("annotations", "citations", "cache_control", "id", "index", "logprobs"),
+        *("signature", "thoughtSignature", "thought_signature"),
+    }
+)
+_PART_KEYS = KnownKeys(
+    reader="parts of a content",
+    read=frozenset({"type", "text", "value", "thought"}),
+    harmless=_HARMLESS_IN_PARTS,
+    refused=_NOT_TEXT,
+    closed=True,
+)
+_THOUGHT_KEYS = KnownKeys(
+    reader="thoughts of a content",
+    read=frozenset({"type", "text", "thinking", "reasoning", "thought"}),
+    harmless=_HARMLESS_IN_PARTS,
+    refused=_NOT_TEXT,
+    closed=True,
+)
+_PARTS_KEYS = KnownKeys(reader="a content in parts", read=frozenset({"parts"}), closed=True)
+_BLOCKS_KEYS = KnownKeys(reader="a content in blocks", read=frozenset({"blocks"}), closed=True)
+_BLOCK_KEYS = {
+    kind: KnownKeys(reader=f"a block of {kind}", read=frozenset({"type", key}), closed=True)
+    for kind, key in (
+        ("thoughts", "text"),
+        ("response", "text"),
+        ("tool_calls", "calls"),
+        ("tool_outputs", "outputs"),
+    )
+}
+_ARGUMENTS = ("arguments", "parameters", "input", "args", "kwargs", "action_input")
+_CALL_KEYS = KnownKeys(
+    reader="tool calls",
+    read=frozenset({"type", "function", "name", *_IDS, *_ARGUMENTS}),
+    harmless=frozenset({"index", "status", "extra_content"}),
+    closed=True,
+)
+_OUTPUT_KEYS = KnownKeys(
+    reader="tool outputs", read=frozenset({"type", "output", *_IDS, *_NAMES}), closed=True
+)
 _TOOL_KEYS = KnownKeys(
     reader="tools",
     read=frozenset({"name", "description", "parameters"}),
@@ -94,7 +157,17 @@ _TOOL_KEYS = KnownKeys(
     },
 )
 
-_TAGGED = re.compile(r"\s*<think>((?:(?!</?think>).)*)</think>((?:(?!</?think>).)*)", re.DOTALL)
+_TAG = r"</?\s*(?:think|thinking|reasoning)\s*>"
+_TAGGED = re.compile(
+    rf"\s*<\s*(think|thinking|reasoning)\s*>((?:(?!{_TAG}).)*)</\s*\1\s*>((?:(?!{_TAG}).)*)",
+    re.DOTALL | re.IGNORECASE,
+)
+_MARKUP = re.compile(
+    rf"{_TAG}|<\|(?:begin|end)_of_(?:thought|solution)\|>|<\|channel\|>|\[/?THINK\]|</?tool_call>"
+    r"|\[TOOL_CALLS\]|<\|tool_calls?_?(?:begin|section_begin)?\|>",
+    re.IGNORECASE,
+)
+"""Thoughts and tool calls of models' own formats, in the text of an answer."""
 _CALL = "call"
 _ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
@@ -197,8 +270,8 @@ def read_conversation(
     empty_answer   whether the last turn may be the assistant's without content: a model that ended
                    its turn at once
 
-    Edge     outputs of tools are given to the calls before them by tool_call_id, else by their name,
-             else in order
+    Edge     outputs of tools are given to the calls before them by tool_call_id (call_id, id), else by
+             name (tool_name), else in order
     Raises   DataError naming the message, from 1, that cannot be read.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
@@ -214,7 +287,7 @@ def read_conversation(
                 raise _wrong(number, "a tool message needs an assistant message before it")
             outputs.append((number, message))
             continue
-        _add_outputs(turns, outputs, called)
+        called = _add_outputs(turns, outputs, called)
         content = _either(message, ("content", "value"), number)
         if role == "system":
             if number != 1:
@@ -223,10 +296,12 @@ def read_conversation(
         elif role == "user":
             turns.append(UserTurn(_text(content, number)))
         else:
-            calls, called = _calls(message, role, content, number)
-            blocks = [] if role == _CALL else _answer_blocks(message, content, calls, number)
+            calls, made = _calls(message, role, content, number)
+            said = None if role == _CALL else content
+            blocks, called = _answer_blocks(message, said, calls, called, number)
             if calls:
                 blocks.append(ToolCalls(calls))
+                called = made
             _add_answer(turns, AssistantTurn(tuple(blocks), _supervised(message, number)), number)
     _add_outputs(turns, outputs, called)
     done = tuple(
@@ -324,7 +399,7 @@ def to_messages(
         text = "".join(block.text for block in turn.blocks if isinstance(block, Response))
         plain = all(isinstance(block, Response) for block in turn.blocks)
         content: Any = text
-        if not plain or THINK in text or THINK_END in text:  # blocks are read as they are
+        if not plain or _MARKUP.search(text):  # blocks are read as they are
             content = {"blocks": [_plain(block) for block in turn.blocks]}
         weight = {} if turn.supervised else {"weight": 0}
         messages.append({"role": "assistant", "content": content, **weight})
@@ -408,16 +483,18 @@ def _role(message: object, number: int) -> str:
             raise _wrong(number, f"asks to train on a message of the {role}; {what}")
     if role != "tool" and message.get("name") not in (None, ""):
         raise _wrong(number, f"name = {message['name']!r}, and no chat format writes names")
-    if role != "tool" and message.get("tool_call_id") not in (None, ""):
-        raise _wrong(number, "tool_call_id in a message that is not of the role tool")
+    for key in ("tool_call_id", "call_id", "tool_name"):
+        if role != "tool" and message.get(key) not in (None, ""):
+            raise _wrong(number, f"{key} in a message that is not of the role tool")
     return role
 
 
 def _either(message: Mapping[str, Any], keys: Sequence[str], number: int) -> Any:
-    """The value of one of several names of a key; None without one."""
-    values = {key: message[key] for key in keys if message.get(key) is not None}
+    """The value of one of several names of a key, one that is not empty first; None without one."""
+    given = {key: message[key] for key in keys if message.get(key) is not None}
+    values = {key: value for key, value in given.items() if value not in _NO_TEXT} or given
     first = next(iter(values.values()), None)
-    if any(value != first for value in values.values()):
+    if first not in _NO_TEXT and any(value != first for value in values.values()):
         raise _wrong(number, f"{' and '.join(values)} are different")
     return first
 
@@ -451,49 +528,76 @@ def _add_answer(turns: list[UserTurn | AssistantTurn], answer: AssistantTurn, nu
         return
     if before.supervised != answer.supervised:
         raise _wrong(number, "one turn has messages that are trained on and others that are not")
+    first, last = merge_blocks(answer.blocks)[:1], merge_blocks(before.blocks)[-1:]
+    if (
+        first
+        and last
+        and type(first[0]) is type(last[0])
+        and isinstance(first[0], Response | Thoughts)
+    ):
+        what = "a second answer of the assistant follows the first"
+        raise _wrong(number, what, "Join them into one message, or add the user's between them")
     turns[-1] = replace(before, blocks=(*before.blocks, *answer.blocks))
 
 
 def _add_outputs(
     turns: list[UserTurn | AssistantTurn],
     messages: list[tuple[int, Mapping[str, Any]]],
-    called: Sequence[_Called],
-) -> None:
-    """Append the outputs of tool messages to the last turn, in the order of its calls."""
+    called: list[_Called],
+) -> list[_Called]:
+    """Append the outputs of tool messages to the last turn; returns the calls that wait for outputs."""
     if not messages:
-        return
+        return called
     last = turns[-1]
     assert isinstance(last, AssistantTurn)
-    texts = _matched(messages, called)
+    number = messages[0][0]
+    texts = [_text(_either(message, ("content", "value"), at), at) for at, message in messages]
+    outputs = _matched([message for _, message in messages], texts, called, number)
     messages.clear()
-    turns[-1] = replace(last, blocks=(*last.blocks, ToolOutputs(tuple(texts))))
+    turns[-1] = replace(last, blocks=(*last.blocks, outputs))
+    return []
 
 
 def _matched(
-    messages: Sequence[tuple[int, Mapping[str, Any]]], called: Sequence[_Called]
-) -> list[str]:
-    """The texts of tool messages in the order of the calls."""
-    texts = []
-    for number, message in messages:
-        texts.append(_text(_either(message, ("content", "value"), number), number))
-    number = messages[0][0]
+    outputs: Sequence[object], texts: Sequence[str], called: Sequence[_Called], number: int
+) -> ToolOutputs:
+    """The texts of outputs in the order of the calls.
+
+    outputs   the objects of the texts, which may name the call
+
+    Edge      "id" may be the message's own: it is a call's only where it is one of theirs
+    """
     if called and len(called) != len(texts):
         raise _wrong(number, f"{len(texts)} tool messages after {len(called)} tool calls")
-    for key, names in (
-        ("tool_call_id", [call.id for call in called]),
-        ("name", [call.name for call in called]),
+    known = {call.id for call in called} - {""}
+    order: list[int] | None = None
+    for keys, names in (
+        (_IDS, [call.id for call in called]),
+        (_NAMES, [call.name for call in called]),
     ):
-        given = [str(message.get(key) or "") for _, message in messages]
-        if given == names or not any(given):
+        given = []
+        for output in outputs:
+            stated = dict(output) if isinstance(output, Mapping) else {}
+            if str(stated.get("id")) not in known:
+                stated.pop("id", None)
+            given.append(str(_either(stated, keys, number) or ""))
+        if not any(given) or not called:
             continue
         if not any(names):
             if len(called) > 1:
-                raise _wrong(number, f"{key} is given, and the calls have no identifiers")
+                raise _wrong(number, f"{keys[0]} is given, and the calls have no identifiers")
             continue
-        if sorted(given) != sorted(names) or len(set(names)) != len(names):
-            raise _wrong(number, f"{key} {given} does not match the calls' {names}")
-        return [texts[given.index(name)] for name in names]
-    return texts
+        if order is not None:  # by identifier: the names may not contradict
+            placed = [given[place] for place in order]
+            if any(name not in ("", call) for name, call in zip(placed, names, strict=True)):
+                raise _wrong(number, f"{keys[0]} {placed} and the calls' {names} are different")
+        elif given == names and len(set(names)) == len(names):
+            order = list(range(len(names)))
+        elif sorted(given) != sorted(names) or (given != names and len(set(names)) != len(names)):
+            raise _wrong(number, f"{keys[0]} {given} does not match the calls' {names}")
+        elif given != names:
+            order = [given.index(name) for name in names]
+    return ToolOutputs(tuple(texts if order is None else [texts[place] for place in order]))
 
 
 def _text(content: object, number: int) -> str:
@@ -506,22 +610,28 @@ def _texts(content: object, number: int, *, thoughts: bool = True) -> Iterator[t
     if isinstance(content, str):
         yield False, content
         return
-    if isinstance(content, Mapping) and isinstance(content.get("text"), str):
-        yield False, str(content["text"])
-        return
-    parts = content.get("parts") if isinstance(content, Mapping) else content
+    parts: Any = content
+    if isinstance(content, Mapping) and "parts" in content:
+        _PARTS_KEYS.check(content, f"message {number}")
+        parts = content["parts"]
+    elif isinstance(content, Mapping):
+        parts = [content]
     if not isinstance(parts, Sequence) or isinstance(parts, str):
         raise _wrong(number, "the content is not text")
     for part in parts:
         if not isinstance(part, Mapping):
             raise _wrong(number, "the content is not text")
-        _PART_KEYS.check(part, f"message {number}")
-        kind = part.get("type")
-        if kind in ("thinking", "reasoning") and thoughts:
+        kind, thought = part.get("type"), part.get("thought")
+        if thought not in (None, True, False):
+            raise _wrong(number, f"thought = {thought!r}, which is not true or false")
+        if thoughts and (thought or kind in ("thinking", "reasoning")):
+            _THOUGHT_KEYS.check(part, f"message {number}")
             yield True, _text(_either(part, ("thinking", "reasoning", "text"), number), number)
             continue
-        if kind not in (None, "text", "input_text", "output_text"):
-            raise _wrong(number, f"a part of the type {kind!r}; only text is supported")
+        if thought or kind not in (None, "text", "input_text", "output_text"):
+            shown = kind if kind is not None else "thought"
+            raise _wrong(number, f"a part of the type {shown!r}; only text is supported")
+        _PART_KEYS.check(part, f"message {number}")
         text = _either(part, ("text", "value"), number)
         if not isinstance(text, str):
             raise _wrong(number, "the content is not text")
@@ -542,20 +652,36 @@ def _calls(
             raise _wrong(number, "the call is not JSON") from None
         given += written if isinstance(written, list) else [written]
     calls = tuple(_call(call, number) for call in given)
-    ids = [str(call.get("id") or "") for call in given]
-    return calls, [_Called(id_, call.name) for id_, call in zip(ids, calls, strict=True)]
+    return calls, _called(given, calls, number)
+
+
+def _called(given: Sequence[Any], calls: Sequence[ToolCall], number: int) -> list[_Called]:
+    return [
+        _Called(str(_either(written, _IDS, number) or ""), call.name)
+        for written, call in zip(given, calls, strict=True)
+    ]
 
 
 def _answer_blocks(
-    message: Mapping[str, Any], content: object, calls: Sequence[ToolCall], number: int
-) -> list[Block]:
-    """Thoughts and responses of an assistant's message, or the blocks that it spells out."""
+    message: Mapping[str, Any],
+    content: object,
+    calls: Sequence[ToolCall],
+    called: list[_Called],
+    number: int,
+) -> tuple[list[Block], list[_Called]]:
+    """Thoughts and responses of an assistant's message, or the blocks that it spells out.
+
+    Returns them and the calls among them that wait for their outputs; `called` are those before it.
+    """
     stated = _either(message, _THOUGHTS, number)
     if not isinstance(stated, str | None):
         raise _wrong(number, "the thoughts are not text")
     blocks: list[Block] = []
     if isinstance(content, Mapping) and "blocks" in content:
-        blocks += (_block(block, number) for block in _items(content, "blocks", number))
+        _BLOCKS_KEYS.check(content, f"message {number}")
+        for given in _items(content, "blocks", number):
+            block, called = _block(given, called, number)
+            blocks.append(block)
     elif content is not None:
         for is_thoughts, text in _texts(content, number):
             blocks += [Thoughts(text)] if is_thoughts else _untagged(text, number)
@@ -567,36 +693,45 @@ def _answer_blocks(
             raise _wrong(number, "thoughts in a key and others in the content")
     elif stated:
         blocks.insert(0, Thoughts(stated))
-    return blocks
+    return blocks, called if blocks and isinstance(blocks[-1], ToolCalls) else []
 
 
 def _untagged(text: str, number: int) -> list[Block]:
     """The response that a text is, with the thoughts that it begins with between tags."""
-    if THINK not in text and THINK_END not in text:
+    if not _MARKUP.search(text):
         return [Response(text)]
     tagged = _TAGGED.fullmatch(text)
-    if tagged is None:
+    markup = _MARKUP.search(text if tagged is None else tagged[3])
+    if tagged is None or markup is not None:
+        shown = markup.group() if markup else THINK
         raise _wrong(
             number,
-            f"the content has {THINK} or {THINK_END}, and is not {THINK} thoughts {THINK_END} answer",
-            fix="Put thoughts into reasoning_content; a content in blocks may have the tags as text",
+            f"the content has {THINK} or {THINK_END}, and is not {THINK} thoughts {THINK_END} answer"
+            if shown in (THINK, THINK_END)
+            else f"the content has {shown}, the markup of a model for thoughts or tool calls",
+            fix="Put thoughts into reasoning_content and calls into tool_calls; "
+            "a content in blocks may have the tags as text",
         )
-    thoughts, response = tagged.groups()
+    _, thoughts, response = tagged.groups()
     return [Thoughts(thoughts.strip("\n")), Response(response.lstrip("\n"))]
 
 
-def _block(block: object, number: int) -> Block:
+def _block(block: object, called: list[_Called], number: int) -> tuple[Block, list[_Called]]:
+    """A block, and the calls that wait for their outputs after it."""
     kind = block.get("type") if isinstance(block, Mapping) else None
-    if isinstance(block, Mapping):
-        if kind in ("thoughts", "response"):
-            text = _text(block.get("text"), number)
-            return Thoughts(text) if kind == "thoughts" else Response(text)
-        if kind == "tool_calls":
-            return ToolCalls(tuple(_call(call, number) for call in _items(block, "calls", number)))
-        if kind == "tool_outputs":
-            outputs = _items(block, "outputs", number)
-            return ToolOutputs(tuple(_output(each, number) for each in outputs))
-    raise _wrong(number, f"unknown block {kind!r}: thoughts, tool_calls, tool_outputs, response")
+    if not isinstance(block, Mapping) or str(kind) not in _BLOCK_KEYS:
+        raise _wrong(number, f"unknown block {kind!r}: {', '.join(_BLOCK_KEYS)}")
+    _BLOCK_KEYS[kind].check(block, f"message {number}")
+    if kind in ("thoughts", "response"):
+        text = _text(block.get("text"), number)
+        return (Thoughts(text) if kind == "thoughts" else Response(text)), called
+    if kind == "tool_calls":
+        given = _items(block, "calls", number)
+        calls = tuple(_call(call, number) for call in given)
+        return ToolCalls(calls), _called(given, calls, number)
+    outputs = _items(block, "outputs", number)
+    texts = [_output(output, number) for output in outputs]
+    return _matched(outputs, texts, called, number), []
 
 
 def _items(holder: Mapping[str, Any], key: str, number: int) -> Sequence[Any]:
@@ -610,24 +745,36 @@ def _items(holder: Mapping[str, Any], key: str, number: int) -> Sequence[Any]:
 
 
 def _output(output: object, number: int) -> str:
-    return _text(output.get("output") if isinstance(output, Mapping) else output, number)
+    if not isinstance(output, Mapping):
+        return _text(output, number)
+    _OUTPUT_KEYS.check(output, f"message {number}")
+    return _text(output.get("output"), number)
 
 
 def _call(call: object, number: int) -> ToolCall:
     function = call.get("function", call) if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not NAME.fullmatch(str(function.get("name", ""))):
+    if (
+        not isinstance(call, Mapping)
+        or not isinstance(function, Mapping)
+        or not NAME.fullmatch(str(function.get("name", "")))
+    ):
         raise _wrong(number, "a tool call needs a name of letters, digits, '_', '.' and '-'")
-    arguments = _either(function, ("arguments", "parameters", "input"), number)
+    name = function["name"]
+    if call.get("name") not in (None, "", name):
+        raise _wrong(number, f"the call of {name} has the name {call['name']!r} too")
+    for holder in (call, function):
+        _CALL_KEYS.check(holder, f"message {number}, the call {name}")
+    written = [_either(holder, _ARGUMENTS, number) for holder in (call, function)]
+    arguments = _either(
+        dict(zip(("the call's", "the function's"), written, strict=True)),
+        ("the call's", "the function's"),
+        number,
+    )
     arguments = "{}" if arguments is None else arguments
-    if isinstance(arguments, str):
-        try:
-            json.loads(arguments)
-        except (ValueError, RecursionError):
-            name = function["name"]
-            raise _wrong(number, f"the arguments of the call {name} are not JSON") from None
-        return ToolCall(function["name"], arguments.strip())
     try:
-        return ToolCall(function["name"], json.dumps(arguments, ensure_ascii=False))
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        json.loads(arguments)
     except (TypeError, ValueError, RecursionError):
-        name = function["name"]
         raise _wrong(number, f"the arguments of the call {name} are not JSON") from None
+    return ToolCall(name, arguments.strip())

@@ -82,6 +82,9 @@ CHATS: dict[str, Row] = {
     },
     "Alpaca": {"instruction": "2+2?", "input": "", "output": "4", "text": "Below is an instruction"},
     "prompt and response": {"prompt": "2+2?", "response": "4"},
+    "Dolly": {"instruction": "2+2?", "context": "", "response": "4", "category": None},
+    "the same twice": {"instruction": "2+2?", "output": "4", "messages": [USER, RIGHT], "response": "4"},
+    "cut answers are marked": {"messages": [USER, {**RIGHT, "finish_reason": "stop"}]},
     "no_robots": {"prompt": "2+2?", "prompt_id": "a", "messages": [USER, RIGHT], "category": "Maths"},
 }  # fmt: skip
 
@@ -118,6 +121,20 @@ PAIRS: dict[str, Row] = {
         "history": [],
     },
     "LLaMA-Factory, ShareGPT": {"conversations": [HUMAN], "chosen": GPT, "rejected": OTHER_GPT},
+    "lists of messages as JSON text": {
+        "chosen": json.dumps([USER, RIGHT]),
+        "rejected": json.dumps([USER, WRONG]),
+    },
+    "HH-RLHF without blank lines before it": {
+        "prompt": HH.strip(),
+        "chosen": f"{HH} 4".strip(),
+        "rejected": f"{HH} 5".strip(),
+    },
+    "the prompt with other white space": {
+        "prompt": "2+2?",
+        "chosen": "\n2+2?\n4",
+        "rejected": " 2+2? 5",
+    },
     "OpenAI-like messages": {"messages": [USER], "chosen": RIGHT, "rejected": WRONG},
 }
 
@@ -174,6 +191,10 @@ def test_the_wanted_reading_decides_where_a_row_has_several() -> None:
     assert isinstance(read(labelled), RatedAnswer)
     with pytest.raises(DataError, match="label = false marks an answer that is not wanted"):
         read(labelled, "chat")
+    for value in (0, 0.0, "false", "False", "0"):
+        with pytest.raises(DataError, match="marks an answer that is not wanted"):
+            read({**labelled, "label": value}, "chat")
+    assert isinstance(read({**labelled, "label": "false"}), RatedAnswer)
     classes = {"messages": [USER, RIGHT], "label": 1}
     assert isinstance(read(classes), ChatExample)
 
@@ -196,6 +217,89 @@ def test_the_prompt_of_several_turns_is_what_both_answers_share() -> None:
         assert example.chosen.blocks == (Response("6"),)
     with pytest.raises(DataError, match="chosen begins with another question than the prompt"):
         read({"prompt": "Why?", "chosen": [*before, six], "rejected": [*before, seven]})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "chosen", "rejected"),
+    [
+        ("Hi", "Hi! How can I help you?", "Hi there, go away."),
+        ("I", "It is good", "It is bad"),
+        ("I", "It is good", "No."),
+        ("Yes?", "Yes?", "No."),
+    ],
+)
+def test_an_answer_that_only_begins_as_the_prompt_is_not_cut(
+    prompt: str, chosen: str, rejected: str
+) -> None:
+    pair = read({"prompt": prompt, "chosen": chosen, "rejected": rejected})
+    assert isinstance(pair, PreferencePair)
+    assert pair.chosen.blocks == (Response(chosen),)
+    assert pair.rejected.blocks == (Response(rejected),)
+
+
+def test_a_prompt_that_one_answer_repeats_is_named() -> None:
+    with pytest.raises(DataError, match="repeats the prompt, and the other does not"):
+        read({"prompt": "2+2?", "chosen": "2+2? 4", "rejected": "5"})
+    marked = {"prompt": "Q: 2+2? Assistant:", "chosen": "Q: 2+2? Assistant:4"}
+    pair = read({**marked, "rejected": "Q: 2+2? Assistant:5"})
+    assert isinstance(pair, PreferencePair)
+    assert (pair.chosen, pair.rejected) == (GOOD, BAD)
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ({"prompt": "q", "response": "a", "history": [["b", "c"]]}, "history is read beside instruction"),
+        ({"prompt": "q", "response": "a", "input": "more"}, "input is read beside instruction"),
+        ({"prompt": "q", "response": "a", "context": "more"}, r"input \(context\) is read beside"),
+        ({"instruction": "q", "output": "a", "response": "b"}, r"completion \(response\) and output are"),
+        ({"instruction": "q", "prompt": "r", "output": "a"}, "prompt and instruction are different"),
+        ({"instruction": "q", "messages": [USER, RIGHT]}, "messages and instruction are different"),
+        ({"prompt": "q", "messages": [USER, RIGHT]}, "prompt and messages are different"),
+        ({"prompt": "q", "chosen": "a", "rejected": "b", "response": "c"}, "neither chosen nor rejected"),
+        ({"completion": "5", "messages": [USER, RIGHT]}, "completion and messages are different"),
+        ({"prompt": "Be brief.\n\nHuman: q\n\nAssistant:", "completion": "a"}, "not a transcript of HH"),
+        ({"prompt": "Human: q\nAssistant:", "completion": "a"}, "not a transcript of HH-RLHF's form"),
+        ({"prompt": "\n\nHuman: q", "completion": "a"}, "not a transcript of HH-RLHF's form"),
+        ({"prompt": "q", "completion": "[{'role': 'user', 'content': 'q'}]"}, "is not JSON"),
+    ],
+)  # fmt: skip
+def test_a_column_beside_the_ones_that_are_read_is_named(row: Row, what: str) -> None:
+    with pytest.raises(DataError, match=what):
+        read(row)
+
+
+def test_an_answer_in_json_is_text_unless_it_is_messages() -> None:
+    for text in ('{"role": "admin"}', '[{"value": 3}]', "{'value': 3", "[1, 2]"):
+        chat = read({"prompt": "2+2?", "completion": text})
+        assert isinstance(chat, ChatExample)
+        assert chat.conversation.turns[1] == AssistantTurn((Response(text),))
+
+
+def test_the_context_and_the_system_prompt_are_read() -> None:
+    dolly = {
+        "instruction": "Add.",
+        "context": "2+2?",
+        "response": "4",
+        "system_prompt": "Be brief.",
+    }
+    chat = read(dolly)
+    assert isinstance(chat, ChatExample)
+    assert chat.conversation.system == "Be brief."
+    assert chat.conversation.turns == (UserTurn("Add.\n2+2?"), GOOD)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_a_key_with_two_values_is_a_bad_row(tmp_path: Path, suffix: str) -> None:
+    good = json.dumps({"messages": [USER, RIGHT]})
+    twice = good.replace('"content": "4"', '"content": "5", "content": "4"')
+    path = tmp_path / f"rows{suffix}"
+    rows = [good, twice, good]
+    path.write_text("\n".join(rows) if suffix == ".jsonl" else f"[{', '.join(rows)}]")
+    found = [example for _, example in read_rows(path)]
+    assert isinstance(found[1], BadRow)
+    assert "two values for the key 'content'" in found[1].reason
+    assert [isinstance(example, ChatExample) for example in found] == [True, False, True]
 
 
 def test_alpaca_has_an_input_and_earlier_turns() -> None:
@@ -243,6 +347,11 @@ def test_the_system_message_of_a_column() -> None:
         ({"deliberation": 1}, "deliberation is 1, which is not true or false"),
         ({"documents": [{"text": "x"}]}, "adds documents to the prompt"),
         ({"reasoning": "Because."}, "reasoning = 'Because.' holds thoughts"),
+        ({"cot": "Because."}, "cot = 'Because.' holds thoughts"),
+        ({"thought": "Because."}, "thought = 'Because.' holds thoughts"),
+        ({"loss_mask": [0, 1]}, "trains on parts of a row"),
+        ({"mask_history": True}, "mask_history = True trains on parts of a row"),
+        ({"finish_reason": "length"}, "is of an answer that did not end by itself"),
         ({"completions": ["4"], "labels": [True]}, "rates the steps of an answer"),
         ({"conversations": [HUMAN]}, "messages and conversations are different"),
         ({"kto_tag": "maybe", "label": "no"}, "label and kto_tag are different"),

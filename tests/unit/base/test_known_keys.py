@@ -40,3 +40,10 @@ def test_unknown_keys_are_counted_and_named_once() -> None:
 def test_a_key_has_one_group() -> None:
     with pytest.raises(ValueError, match="two groups"):
         KnownKeys(reader="r", read=frozenset({"a"}), harmless=frozenset({"a"}))
+
+
+def test_a_closed_reader_refuses_unknown_keys_unless_they_are_empty() -> None:
+    keys = KnownKeys(reader="calls", read=frozenset({"name"}), closed=True)
+    keys.check({"name": "f", "more": "", "other": None, "list": []})
+    with pytest.raises(DataError, match="more = 0 is not known in calls"):
+        keys.check({"name": "f", "more": 0})

@@ -25,6 +25,7 @@ from stamm.base.errors import DataError
 from stamm.base.receipts import check_file
 from stamm.chat.conversation import EmptyAnswerError
 from stamm.corpus.limits import ReadLimits
+from stamm.corpus.readers.rows import once_each
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
 BAD_ROW, EMPTY_ANSWER = "bad_row", "empty_answer"
@@ -32,7 +33,6 @@ _ROWS = 64
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _READ_CHARACTERS = 1 << 16
 _NOT_BLANK = re.compile(r"\S")
-_DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _jsonl(path: Path, file: str, limits: ReadLimits) -> Iterator[tuple[int, Any
                     yield number, BadRow(file, number, reason)
                     continue
                 try:
-                    row = json.loads(line.data.decode("utf-8-sig"))
+                    row = json.loads(line.data.decode("utf-8-sig"), object_pairs_hook=once_each)
                 except RecursionError:
                     yield number, BadRow(file, number, "JSON nested too deeply")
                 except ValueError as error:  # also UnicodeDecodeError
@@ -159,9 +159,13 @@ def _array(path: Path, file: str, limits: ReadLimits) -> Iterator[tuple[int, Any
     number = 0
     with BoundedStream(path, limits.expansion) as stream:
         try:
-            for row, written in _ArrayText(stream, limits.line_bytes).elements():
+            array = _ArrayText(stream, limits.line_bytes)
+            for row, written in array.elements():
                 number += 1
-                yield number, _whole_characters(row, written.encode(), file, number)
+                if array.wrong:
+                    yield number, BadRow(file, number, f"not JSON: {array.wrong}")
+                else:
+                    yield number, _whole_characters(row, written.encode(), file, number)
         except (StreamError, RecursionError, ValueError) as error:  # also UnicodeDecodeError
             detail = error.detail if isinstance(error, StreamError) else f"not JSON: {error}"
             reason = f"{detail}; rows from {number + 1} on are lost"
@@ -172,12 +176,14 @@ class _ArrayText:
     """The text of a JSON array, read forward: one element is in memory at a time.
 
     longest   characters of an element
+    wrong     what is wrong with the last element, which could be read all the same; "": nothing
     """
 
     def __init__(self, stream: BoundedStream, longest: int) -> None:
         self._stream, self._longest = stream, longest
         self._decode = codecs.getincrementaldecoder("utf-8-sig")()
         self._text, self._position, self._ended = "", 0, False
+        self._decoder, self.wrong = json.JSONDecoder(object_pairs_hook=self._object), ""
 
     def elements(self) -> Iterator[tuple[Any, str]]:
         """Each element and its text; raises ValueError where the array is not JSON."""
@@ -210,9 +216,9 @@ class _ArrayText:
     def _element(self) -> tuple[Any, str]:
         self._next()
         while True:
-            start = self._position
+            start, self.wrong = self._position, ""
             try:
-                element, end = _DECODER.raw_decode(self._text, start)
+                element, end = self._decoder.raw_decode(self._text, start)
             except ValueError:
                 if self._ended or len(self._text) - start > self._longest:
                     raise
@@ -221,6 +227,13 @@ class _ArrayText:
                     self._position = end
                     return element, self._text[start:end]
             self._read_on()
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        try:
+            return once_each(pairs)
+        except ValueError as error:
+            self.wrong = str(error)
+            return dict(pairs)
 
     def _read_on(self) -> None:
         """Drop what is read, and read as much again as is left, so that few attempts are in vain."""

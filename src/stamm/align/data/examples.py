@@ -23,6 +23,7 @@ Checked  tests/unit/align/test_examples.py, tests/unit/align/test_public_schemas
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ from typing import Any, Literal
 from stamm.base.errors import DataError
 from stamm.base.known_keys import KnownKeys, RefusedKey
 from stamm.chat.conversation import (
+    ENDED,
+    MASK,
     MESSAGE_KEYS,
     AssistantTurn,
     Conversation,
@@ -125,9 +128,12 @@ ALIASES = {
     "tools": ("functions",),
     "licence": ("license",),
     "deliberation": ("enable_thinking",),
+    "system": ("system_prompt",),
+    "input": ("context",),
 }
 """Other names of columns. A row may have one of them; two are refused unless they are equal."""
 
+_ONE = "Leave one of them out"
 _NOTHING: tuple[object, ...] = ("", [], {})
 _NOT_TEXT = RefusedKey(meaning="is not text", neutral=_NOTHING)
 _THOUGHTS = RefusedKey(
@@ -164,7 +170,15 @@ ROW_KEYS = KnownKeys(
             ("image", "images", "audio", "audios", "video", "videos", "files"), _NOT_TEXT
         ),
         **dict.fromkeys(("weight", "sample_weight", "loss_weight"), _WEIGHT),
-        **dict.fromkeys(("reasoning", "reasoning_content", "thinking"), _THOUGHTS),
+        **dict.fromkeys(
+            (
+                *("reasoning", "reasoning_content", "reasoning_text", "thinking", "thought"),
+                *("thoughts", "cot", "chain_of_thought", "rationale"),
+            ),
+            _THOUGHTS,
+        ),
+        **dict.fromkeys(("mask", "loss_mask", "mask_history"), MASK),
+        **dict.fromkeys(("finish_reason", "stop_reason"), ENDED),
         **dict.fromkeys(("completions", "labels"), _STEPS),
         "train": RefusedKey(
             meaning="states whether a row is trained on", neutral=(True,), fix="Leave the row out"
@@ -184,6 +198,9 @@ ROW_KEYS = KnownKeys(
 _MESSAGE_COLUMNS = ("messages", "prompt", "completion", "chosen", "rejected")
 _HUMAN, _ASSISTANT = "\n\nHuman:", "\n\nAssistant:"
 _SPEAKER = re.compile(f"({_HUMAN}|{_ASSISTANT})")
+_FIRST_HUMAN = re.compile(r"(?:\A\s*|\n[ \t]*)Human:")
+_MARKERS = ("Assistant:", "ASSISTANT:", "assistant:", "[/INST]", "|>")
+_LISTED = re.compile(r"\[?\s*\{\s*['\"](?:role|from|content|value)['\"]\s*:")
 _ASKING = ("user", "human", "prompter", "system", "developer")
 _LABELS = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}
 _TEMPLATE_KEYS = KnownKeys(reader="chat_template_kwargs", read=frozenset({"enable_thinking"}))
@@ -241,18 +258,44 @@ def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
                 continue
             value = columns.pop(alias)
             if columns.setdefault(name, value) != value:
-                raise DataError(f"{name} and {alias} are different", fix="Leave one of them out")
+                raise DataError(f"{name} and {alias} are different", fix=_ONE)
     if {"chosen", "rejected"} <= columns.keys():
         for name in ("chosen", "rejected"):  # one message, as LLaMA-Factory has it
             if isinstance(columns[name], Mapping):
                 columns[name] = [columns[name]]
         if "messages" in columns and not _is_conversation(columns["chosen"]):
             columns.setdefault("prompt", columns["messages"])
-    if "instruction" in columns and not {"messages", "prompt"} & columns.keys():
-        columns["prompt"] = _instruction(columns)
-        if "output" in columns:
-            columns.setdefault("completion", columns["output"])
+    if columns.get("instruction") or ("instruction" in columns and columns.get("input")):
+        asked = _instruction(columns)
+        beside = next((name for name in ("messages", "prompt") if name in columns), "")
+        if beside and not _says(_messages(columns, beside, "user"), asked):
+            raise DataError(f"{beside} and instruction are different", fix=_ONE)
+        if not beside:
+            columns["prompt"] = asked
+    else:
+        for name in ("input", "history"):
+            if columns.get(name):
+                also = "".join(f" ({alias})" for alias in ALIASES.get(name, ()) if alias in row)
+                raise DataError(
+                    f"{name}{also} is read beside instruction alone", fix="Put it into the prompt"
+                )
+    output = columns.get("output")
+    if isinstance(output, str) and columns.setdefault("completion", output) != output:
+        raise DataError("completion (response) and output are different", fix=_ONE)
     return columns
+
+
+def _says(whole: Sequence[Any], part: Sequence[Any]) -> bool:
+    """Whether all contents of `part` are contents of `whole`."""
+    said, asked = (
+        [
+            text.strip() if isinstance(text := _content(message), str) else text
+            for message in messages
+            if isinstance(message, Mapping)
+        ]
+        for messages in (whole, part)
+    )
+    return all(content in said for content in asked)
 
 
 def _instruction(columns: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -275,12 +318,14 @@ def _instruction(columns: Mapping[str, Any]) -> list[dict[str, str]]:
 def _kind(columns: Mapping[str, Any], wanted: Kind) -> type[Example]:
     """The reading of a row that is wanted, else the first that its columns allow.
 
-    A label beside messages is one of the answer where it is a Boolean, or labels are wanted: data for
-    classification has labels too.
+    A label beside messages is one of the answer where it is true or false, or labels are wanted: data
+    for classification has labels too.
     """
     names = columns.keys()
     labelled = "label" in names and (
-        "messages" not in names or wanted == "rated" or isinstance(columns["label"], bool)
+        "messages" not in names
+        or wanted == "rated"
+        or str(columns["label"]).lower() in ("true", "false")
     )
     scored = "reward" in names or labelled
     possible: list[type[Example]] = []
@@ -324,8 +369,11 @@ def last_answer(conversation: Conversation) -> AssistantTurn:
 
 
 def _dialogue(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> ChatExample:
-    if row.get("label") is False:
-        raise DataError("label = false marks an answer that is not wanted, and SFT would learn it")
+    if _LABELS.get(str(row.get("label")).lower()) == 0.0:
+        stated = str(row["label"]).lower()
+        raise DataError(
+            f"label = {stated} marks an answer that is not wanted, and SFT would learn it"
+        )
     conversation = _read(_answered(row)[0], row, empty)
     last_answer(conversation)
     return ChatExample(origin, conversation)
@@ -340,6 +388,12 @@ def _answered(row: Mapping[str, Any]) -> tuple[list[Any], int]:
     count = len(messages)
     while count and _role(messages[count - 1]) not in _ASKING:
         count -= 1
+    for name, role, beside in (
+        ("prompt", "user", messages[:count]),
+        ("completion", "assistant", messages[count:]),
+    ):
+        if name in row and not _says(beside, _messages(row, name, role)):
+            raise DataError(f"{name} and messages are different", fix=_ONE)
     return messages, count
 
 
@@ -350,6 +404,9 @@ def _pair(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> PreferenceP
     texts = _without_prompt(row)
     chosen = _with_prompt(prompt, _messages(texts, "chosen", "assistant"), "chosen")
     rejected = _with_prompt(prompt, _messages(texts, "rejected", "assistant"), "rejected")
+    answers = [*chosen, *rejected]
+    if "completion" in row and not _says(answers, _messages(row, "completion", "assistant")):
+        raise DataError("completion is neither chosen nor rejected", fix=_ONE)
     shared = 0
     while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
         shared += 1
@@ -384,17 +441,26 @@ def _content(message: Mapping[str, Any]) -> object:
 def _is_conversation(answer: object) -> bool:
     """Whether the column of an answer begins with a question or a system message."""
     if isinstance(answer, str):
-        return bool(_transcript(answer))
+        answer = _transcript(answer) or _listed(answer)
     return isinstance(answer, Sequence) and bool(answer) and _role(answer[0]) in _ASKING
 
 
 def _without_prompt(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The row without the text of the prompt in chosen and rejected, where both repeat it."""
     prompt, names = row.get("prompt"), ("chosen", "rejected")
-    if not isinstance(prompt, str) or not prompt or not all(isinstance(row[n], str) for n in names):
+    if not isinstance(prompt, str) or not all(isinstance(row[name], str) for name in names):
         return row
-    if all(row[name].startswith(prompt) for name in names):
-        return {**row, **{name: row[name][len(prompt) :].lstrip() for name in names}}
+    words = r"\s+".join(map(re.escape, prompt.split()))
+    begins = [re.match(rf"\s*{words}", row[name]) if words else None for name in names]
+    rests = [
+        row[name][begin.end() :] if begin else "" for name, begin in zip(names, begins, strict=True)
+    ]
+    marked = prompt.rstrip().endswith(_MARKERS)
+    repeated = [bool(rest) and (marked or rest[0].isspace()) for rest in rests]
+    if all(repeated):
+        return {**row, **{name: rest.lstrip() for name, rest in zip(names, rests, strict=True)}}
+    if any(repeated) and not all(begins):
+        raise DataError("one of chosen and rejected repeats the prompt, and the other does not")
     return {**row, **{name: row[name].lstrip() for name in names}} if _transcript(prompt) else row
 
 
@@ -499,7 +565,7 @@ def _messages(row: Mapping[str, Any], column: str, role: str) -> list[Any]:
     """The messages of a column; a string is one message of `role`, or a transcript."""
     value = row[column]
     if isinstance(value, str):
-        return _transcript(value) or [{"role": role, "content": value}]
+        return _transcript(value) or _listed(value) or [{"role": role, "content": value}]
     if not isinstance(value, Sequence):
         raise DataError(f"{column} is neither text nor a list of messages")
     return list(value)
@@ -520,16 +586,46 @@ def _with_system(messages: list[Any], row: Mapping[str, Any]) -> list[Any]:
 def _transcript(text: str) -> list[dict[str, str]]:
     """The messages of "\\n\\nHuman: …\\n\\nAssistant: …", as HH-RLHF has it; [] for another text.
 
-    Edge   an open "\\n\\nAssistant:" at the end, as prompts have it, is left out
+    Edge     blank lines at the beginning may lack; an open "\\n\\nAssistant:" at the end, as prompts
+             have it, is left out
+    Raises   DataError for other transcripts of Human and Assistant: with text before them, or without
+             blank lines between the turns.
     """
-    if not text.startswith(_HUMAN) or _ASSISTANT not in text:
+    first = _FIRST_HUMAN.search(text)
+    answered = first is not None and "\nAssistant:" in text[first.end() :]
+    if not answered and not text.startswith((_HUMAN, _ASSISTANT)):
         return []
-    pieces = _SPEAKER.split(text)[1:]
+    before, *pieces = _SPEAKER.split("\n\n" + text.lstrip())
+    if before.strip() or pieces[:1] != [_HUMAN] or _ASSISTANT not in pieces:
+        raise DataError(
+            "a text has turns of Human: and Assistant:, and is not a transcript of HH-RLHF's form",
+            fix="Use a list of messages",
+        )
     messages = [
         {"role": "user" if speaker == _HUMAN else "assistant", "content": said.strip()}
         for speaker, said in zip(pieces[::2], pieces[1::2], strict=True)
     ]
     return messages[:-1] if pieces[-2] == _ASSISTANT and not pieces[-1].strip() else messages
+
+
+def _listed(text: str) -> list[Any]:
+    """The messages of a text that is a list of messages in JSON; [] for another text."""
+    if not _LISTED.match(text.lstrip()):
+        return []
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        if re.search("['\"](?:role|from)['\"]", text) and re.search(
+            "['\"](?:content|value)['\"]", text
+        ):
+            raise DataError("a text looks like a list of messages, and is not JSON") from None
+        return []
+    messages = value if isinstance(value, list) else [value]
+    known = [
+        isinstance(message, Mapping) and _role(message) and _content(message) is not None
+        for message in messages
+    ]
+    return messages if all(known) else []
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> float | None:

@@ -26,6 +26,7 @@ NOT_KEPT = frozenset(
         *("chosen_reward", "rejected_reward", "chosen_rewards", "rejected_rewards", "ref_rewards"),
         *("score_chosen", "score_rejected", "id", "tools", "deliberation", "sample", "log_prob"),
         *("sampled_log_prob", "num_tokens", "stopped", "token_ids"),
+        *("instruction", "input", "output", "history"),
         *(alias for name, aliases in ALIASES.items() if name != "licence" for alias in aliases),
     }
 )
