@@ -18,6 +18,7 @@ Checked  tests/unit/base/test_known_keys.py
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -61,12 +62,15 @@ class KnownKeys:
     read       keys whose values are used
     harmless   keys known to change nothing that is done with the record
     refused    keys with a meaning that is not honoured
+    suspect    finds the unknown keys that may change what is computed: they are refused, unless their
+               value is null, false or empty
     """
 
     reader: str
     read: frozenset[str]
     harmless: frozenset[str] = frozenset()
     refused: Mapping[str, RefusedKey] = field(default_factory=dict)
+    suspect: re.Pattern[str] | None = None
 
     def __post_init__(self) -> None:
         counts = Counter([*self.read, *self.harmless, *self.refused])
@@ -89,6 +93,15 @@ class KnownKeys:
                     where=where,
                     fix=refusal.fix,
                 )
+        for key in self.unknown(record) if self.suspect else ():
+            value = record[key]
+            if self.suspect and self.suspect.search(key) and not _SUSPECT.is_neutral(value):
+                raise DataError(
+                    f"{_cut(visible(key), _LONGEST_NAME)} = {_shown(value)} is unknown in "
+                    f"{self.reader}, and {_SUSPECT.meaning}",
+                    where=where,
+                    fix=_SUSPECT.fix,
+                )
 
     def unknown(self, record: Mapping[str, object]) -> list[str]:
         """The keys of `record` that are in no group, sorted; null values ask for nothing."""
@@ -96,6 +109,13 @@ class KnownKeys:
         return sorted(
             str(key) for key, value in record.items() if value is not None and key not in known
         )
+
+
+_SUSPECT = RefusedKey(
+    meaning="may change what the model computes",
+    neutral=(False, "", [], {}),
+    fix="Remove the key if the model's own code does not use it",
+)
 
 
 class UnknownKeys:

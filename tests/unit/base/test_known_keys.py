@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from stamm.base.errors import DataError
@@ -35,6 +37,13 @@ def test_unknown_keys_are_counted_and_named_once() -> None:
     assert unknown.counts() == {"score": 2, "model\\x1b": 1}
     assert unknown.sentence("rows") == "Unknown keys in rows, not used: score (2), model\\x1b (1)."
     assert UnknownKeys().sentence("rows") == ""
+
+
+def test_an_unknown_key_that_is_suspect_is_refused() -> None:
+    keys = KnownKeys(reader="rows", read=frozenset({"scale"}), suspect=re.compile("scale"))
+    keys.check({"scale": 2, "rows": 3, "rescale": None, "scale_up": False, "scale_by": []})
+    with pytest.raises(DataError, match=r"^rescale = 1 is unknown in rows, and may change"):
+        keys.check({"rescale": 1})
 
 
 def test_a_key_has_one_group() -> None:
