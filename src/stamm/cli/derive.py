@@ -162,7 +162,7 @@ class _Stages:
 
 
 class _TimeUpError(BaseException):
-    """The CPU time is used up. Not an Exception: SymPy catches those and goes on."""
+    """The CPU time is used up. Not an Exception: SymPy catches those and continues."""
 
 
 @contextmanager
