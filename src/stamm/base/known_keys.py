@@ -18,6 +18,7 @@ Checked  tests/unit/base/test_known_keys.py
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ _MOST_SHOWN = 12
 _MOST_COUNTED = 10_000
 _LONGEST_NAME = 60
 _LONGEST_VALUE = 80
-_EMPTY: tuple[object, ...] = ("", [], {})
+ANY_KEY = re.compile("")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +63,15 @@ class KnownKeys:
     read       keys whose values are used
     harmless   keys known to change nothing that is done with the record
     refused    keys with a meaning that is not honoured
-    closed     whether unknown keys are refused too, unless their value is empty
+    suspect    finds the unknown keys that may change what a record means, ANY_KEY: all of them. They
+               are refused, unless their value is null, false or empty
     """
 
     reader: str
     read: frozenset[str]
     harmless: frozenset[str] = frozenset()
     refused: Mapping[str, RefusedKey] = field(default_factory=dict)
-    closed: bool = False
+    suspect: re.Pattern[str] | None = None
 
     def __post_init__(self) -> None:
         counts = Counter([*self.read, *self.harmless, *self.refused])
@@ -92,10 +94,14 @@ class KnownKeys:
                     where=where,
                     fix=refusal.fix,
                 )
-        for key in self.unknown(record) if self.closed else ():
-            if record[key] not in _EMPTY:
+        for key in self.unknown(record) if self.suspect else ():
+            value = record[key]
+            if self.suspect and self.suspect.search(key) and not _SUSPECT.is_neutral(value):
                 raise DataError(
-                    f"{key} = {_shown(record[key])} is not known in {self.reader}", where=where
+                    f"{_cut(visible(key), _LONGEST_NAME)} = {_shown(value)} is unknown in "
+                    f"{self.reader}, and {_SUSPECT.meaning}",
+                    where=where,
+                    fix=_SUSPECT.fix,
                 )
 
     def unknown(self, record: Mapping[str, object]) -> list[str]:
@@ -104,6 +110,13 @@ class KnownKeys:
         return sorted(
             str(key) for key, value in record.items() if value is not None and key not in known
         )
+
+
+_SUSPECT = RefusedKey(
+    meaning="may change what is meant",
+    neutral=(False, "", [], {}),
+    fix="Remove the key if the model's own code does not use it",
+)
 
 
 class UnknownKeys:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.base.known_keys import KnownKeys, RefusedKey
+from stamm.base.known_keys import ANY_KEY, KnownKeys, RefusedKey
 from stamm.chat.tool_types import check_schema
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -117,19 +117,19 @@ _PART_KEYS = KnownKeys(
     read=frozenset({"type", "text", "value", "thought"}),
     harmless=_HARMLESS_IN_PARTS,
     refused=_NOT_TEXT,
-    closed=True,
+    suspect=ANY_KEY,
 )
 _THOUGHT_KEYS = KnownKeys(
     reader="thoughts of a content",
     read=frozenset({"type", "text", "thinking", "reasoning", "thought"}),
     harmless=_HARMLESS_IN_PARTS,
     refused=_NOT_TEXT,
-    closed=True,
+    suspect=ANY_KEY,
 )
-_PARTS_KEYS = KnownKeys(reader="a content in parts", read=frozenset({"parts"}), closed=True)
-_BLOCKS_KEYS = KnownKeys(reader="a content in blocks", read=frozenset({"blocks"}), closed=True)
+_PARTS_KEYS = KnownKeys(reader="a content in parts", read=frozenset({"parts"}), suspect=ANY_KEY)
+_BLOCKS_KEYS = KnownKeys(reader="a content in blocks", read=frozenset({"blocks"}), suspect=ANY_KEY)
 _BLOCK_KEYS = {
-    kind: KnownKeys(reader=f"a block of {kind}", read=frozenset({"type", key}), closed=True)
+    kind: KnownKeys(reader=f"a block of {kind}", read=frozenset({"type", key}), suspect=ANY_KEY)
     for kind, key in (
         ("thoughts", "text"),
         ("response", "text"),
@@ -142,10 +142,10 @@ _CALL_KEYS = KnownKeys(
     reader="tool calls",
     read=frozenset({"type", "function", "name", *_IDS, *_ARGUMENTS}),
     harmless=frozenset({"index", "status", "extra_content"}),
-    closed=True,
+    suspect=ANY_KEY,
 )
 _OUTPUT_KEYS = KnownKeys(
-    reader="tool outputs", read=frozenset({"type", "output", *_IDS, *_NAMES}), closed=True
+    reader="tool outputs", read=frozenset({"type", "output", *_IDS, *_NAMES}), suspect=ANY_KEY
 )
 _TOOL_KEYS = KnownKeys(
     reader="tools",

@@ -6,8 +6,12 @@ import argparse
 import dataclasses
 import os
 import shlex
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from stamm.activations import catalog
@@ -19,11 +23,11 @@ from stamm.activations.spec import Spec
 from stamm.activations.spec.command_line import CONTINUITIES, known_entry, spec_from_arguments
 from stamm.base.config import to_plain
 from stamm.base.console import Console
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, visible
 from stamm.base.files import write_json, write_text
 from stamm.cli import derived_folder
 from stamm.cli.activation_show import is_file, lines_of
-from stamm.cli.arg_types import text
+from stamm.cli.arg_types import count, text
 from stamm.cli.output import print_json, print_pairs
 
 _STATED = ("parameter", "anchor", "continuity", "gated")
@@ -57,6 +61,13 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument(
         "--gated", type=int, choices=(1, 2), help="y = f(gate) * up: 1 for a bounded gate, else 2"
     )
+    parser.add_argument(
+        "--cpu-seconds",
+        type=count,
+        default=120,
+        metavar="N",
+        help="give up after N seconds of CPU time (default: 120)",
+    )
     parser.add_argument("--out", type=text, metavar="FOLDER", help="default: derived/NAME")
     parser.add_argument("--force", action="store_true", help="replace an earlier derivation there")
     parser.add_argument(
@@ -83,7 +94,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
         _print_plan(options, spec, known, folder, derived_before)
         return 0
     if receipt is None or options.force:
-        receipt = _derive(spec, known, folder, _command(options))
+        receipt = _derive(spec, known, folder, _command(options), options.cpu_seconds)
     _print_result(options, receipt, folder, derived_before)
     return 0
 
@@ -150,7 +161,41 @@ class _Stages:
         self._log(f"[{self._done}/{self.TOTAL}] {self._name}: {stage}")
 
 
-def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[str, Any]:
+class _TimeUpError(BaseException):
+    """The CPU time is used up. Not an Exception: SymPy catches those and continues."""
+
+
+@contextmanager
+def _limited(spec: Spec, seconds: int) -> Iterator[None]:
+    """Ends the work inside after `seconds` of CPU time of this process.
+
+    Raises   ConfigError that names the gradient and how to allow more.
+    """
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise _TimeUpError
+
+    before = signal.signal(signal.SIGPROF, stop)
+    # Again each 5 s: what is raised in a callback of C code is lost.
+    signal.setitimer(signal.ITIMER_PROF, seconds, 5.0)
+    try:
+        yield
+    except _TimeUpError:
+        stated = "; ".join(f"{piece.where}: {piece.formula}" for piece in spec.pieces)
+        raise ConfigError(
+            f"{visible(stated, 200)!r} was not derived in {seconds:,} s of CPU time, and nothing is written",
+            where=spec.where,
+            fix="State the gradient in another form, on two pieces, or with its known integral; "
+            f"or allow more time: --cpu-seconds {10 * seconds}",
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _derive(
+    spec: Spec, known: str | None, folder: Path, command: str, seconds: int
+) -> dict[str, Any]:
     stages = _Stages(spec.name)
     stages.next("load SymPy and torch")
     from stamm.activations.certificates.certificate import certify
@@ -164,7 +209,7 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
     from stamm.activations.equivalence.detect import rediscover
     from stamm.reports.activation_page import activation_page
 
-    with refused_in_one_line(spec, "derived"):
+    with _limited(spec, seconds), refused_in_one_line(spec, "derived"):
         stages.next("integrate the gradient")
         exact_formulas(spec)
         stages.next("find numerically stable forms")
@@ -197,6 +242,7 @@ def _derive(spec: Spec, known: str | None, folder: Path, command: str) -> dict[s
                 {**dataclasses.asdict(f), "sentence": f.sentence(spec.name)} for f in findings
             ],
         }
+    with refused_in_one_line(spec, "derived"):
         stages.next("write the page, the module and the golden vectors")
         with derived_folder.replaced(folder, receipt) as place:
             write_json(place / STORED, to_plain(spec))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from stamm.base.known_keys import KnownKeys, RefusedKey
+from stamm.base.known_keys import ANY_KEY, KnownKeys, RefusedKey
 
 _OFF = (0, 0.0, False)
 _ONE = (0, 0.0, 1, 1.0)
@@ -80,6 +80,7 @@ _ARCHITECTURE = KnownKeys(
             "rope.scaling.finetuned", "rope.scaling.original_context_length",
         }
     ),
+    suspect=ANY_KEY,  # every key of an architecture is one of its hyperparameters
     refused={
         # Without a type it is linear: then the factor decides.
         "rope.scaling.type": RefusedKey(
@@ -144,6 +145,7 @@ FILE_KEYS = KnownKeys(
             "quantize.imatrix.dataset", "quantize.imatrix.entries_count", "quantize.imatrix.chunks_count",
         }
     ),
+    suspect=re.compile(r"^tokenizer\.ggml\.(?!.*_token_ids?$)"),
     refused={
         "general.type": RefusedKey(
             meaning="is the kind of file, and only models are read", neutral=("model",)
@@ -181,6 +183,7 @@ def architecture_keys(architecture: str) -> KnownKeys:
         read=named(_ARCHITECTURE.read),
         harmless=named(_ARCHITECTURE.harmless),
         refused=refused,
+        suspect=_ARCHITECTURE.suspect,
     )
 
 

@@ -9,13 +9,14 @@ Checked  tests/unit/models/test_hf_files.py, against those classes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError, visible
 from stamm.base.files import read_json
-from stamm.base.known_keys import KnownKeys, RefusedKey, UnknownKeys
+from stamm.base.known_keys import ANY_KEY, KnownKeys, RefusedKey, UnknownKeys
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
@@ -57,17 +58,27 @@ _REFUSED = {
     "tie_encoder_decoder": _CROSS,
     "cross_attention_hidden_size": _CROSS,
     "use_bidirectional_attention": RefusedKey(meaning="shows later tokens", neutral=(False,)),
+    "is_causal": RefusedKey(meaning="shows later tokens", neutral=(True,)),
+    "position_embedding_type": RefusedKey(
+        meaning="replaces rotary positions", neutral=("rope", "rotary")
+    ),
+    "hidden_activation": RefusedKey(meaning="replaces hidden_act", fix="Write it as hidden_act"),
+    "rotary_pct": RefusedKey(meaning="rotates a part of the dimensions", neutral=(1, 1.0)),
     "attention_out_bias": _BIAS,
     "qkv_bias": _BIAS,
     "use_bias": _BIAS,
     "lm_head_bias": _BIAS,
     "attn_logit_softcapping": _CAP,
+    "attn_logit_softcap": _CAP,
     "final_logit_softcapping": _CAP,
+    "logit_softcapping": _CAP,
+    "logits_soft_cap": _CAP,
     "clip_qkv": _CAP,
     "attention_multiplier": RefusedKey(meaning="replaces the scale of attention scores"),
     "query_pre_attn_scalar": RefusedKey(meaning="replaces the scale of attention scores"),
     "embedding_multiplier": _SCALE,
     "residual_multiplier": _SCALE,
+    "lm_head_multiplier": _SCALE,
     "logits_scaling": _SCALE,
     "logit_scale": _SCALE,
     "scale_emb": _SCALE,
@@ -107,7 +118,10 @@ _HARMLESS = frozenset(
         "classifier_dropout", "chunk_size_feed_forward", "output_attentions", "output_hidden_states",
         "return_dict", "use_return_dict", "torchscript", "use_bfloat16", "tf_legacy_loss",
         "gradient_checkpointing", "_attn_implementation", "_attn_implementation_autoset",
-        "attn_implementation", "_flash_attn_2_enabled", "unsloth_version",
+        "attn_implementation", "_attn_implementation_internal", "_flash_attn_2_enabled",
+        "use_flash_attention", "use_flash_attention_2", "use_flash_attn", "unsloth_version",
+        "embedding_dropout", "embd_pdrop", "attn_pdrop", "attn_dropout", "activation_dropout",
+        "attention_probs_dropout_prob",
         "unsloth_fixed", "model_name", "transformers.js_config", "original_context_length",
         # of tokens: the tokenizer's own files are read
         "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id",
@@ -130,6 +144,15 @@ _OF_TYPE: dict[str, dict[str, RefusedKey]] = {
         "qk_norm": RefusedKey(meaning="leaves queries and keys as they are", neutral=(True,))
     },
 }
+# Words in the name of a key that changes what is computed: "logit_scale_up", "ropeScaling".
+_SUSPECT = re.compile(
+    r"(?:(?<![a-zA-Z])|(?=[A-Z]))(?i:"
+    r"scal(?:e|es|ed|ing)|multipliers?|soft(?:cap|caps|capping|max)|cap|caps|capping|clip|clamp|"
+    r"rope|rotary|alibi|positions?|positional|theta|attn|attention|causal|bidirectional|window|"
+    r"sliding|mask|bias|biases|norm|norms|layernorm|rmsnorm|normali[sz]ation|act|activations?|"
+    r"emb|embd|embeddings?|logits?|residual|experts?|moe"
+    r")(?![a-z])"
+)
 _ROPE_KNOWN = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 _ROPE_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 _ROPE_OTHERS = (
@@ -146,6 +169,7 @@ def config_keys(model_type: str) -> KnownKeys:
         read=_READ,
         harmless=_HARMLESS,
         refused={**_REFUSED, **own},
+        suspect=_SUSPECT,
     )
 
 
@@ -158,6 +182,7 @@ def rope_keys(rope_type: str) -> KnownKeys:
         read=frozenset(used),
         harmless=frozenset({"finetuned", "truncate"}),
         refused={key: unused for key in (*_ROPE_LLAMA3, *_ROPE_OTHERS) if key not in used},
+        suspect=ANY_KEY,
     )
 
 

@@ -135,7 +135,7 @@ def _decoder_config(
         gated, qk_norm = _TYPES[model_type]
         config_keys(model_type).check(stored, where)
         plain = {**DEFAULTS[model_type], **stored}
-        _check_class(plain, where)
+        _check_class(plain, model_type, where)
         _check_window(plain, model_type, where)
         acts = {theirs: ours for ours, theirs in (GATED_ACTS if gated else PLAIN_ACTS).items()}
         own = plain.get(ACTIVATION_KEY)
@@ -177,12 +177,19 @@ def _decoder_config(
         ) from None
 
 
-def _check_class(plain: Mapping[str, Any], where: str) -> None:
-    """Check that the folder's class is a language model, and not one of its own code."""
+def _check_class(plain: Mapping[str, Any], model_type: str, where: str) -> None:
+    """Check that the folder's class is the causal model of its type, and not one of its own code.
+
+    Edge     the type's class without an output matrix is read; so is the class that an export
+             with an activation of its own writes. Upper and lower case are one: "LLaMAForCausalLM"
+    """
     classes = plain.get("architectures") or []
+    causal = f"{model_type.capitalize()}ForCausalLM"
+    own = (f"Stamm{causal}",) if ACTIVATION_KEY in plain else ()
+    known_classes = (causal, f"{model_type.capitalize()}Model", *own)
     for name in classes if isinstance(classes, list) else [classes]:
-        if not str(name).endswith(("ForCausalLM", "Model", "LMHeadModel")):
-            raise _not_ours("architectures", name, where, "Known: classes that end in ForCausalLM")
+        if str(name).lower() not in (known.lower() for known in known_classes):
+            raise _not_ours("architectures", name, where, f"Known: {', '.join(known_classes)}")
     if plain.get("auto_map") and ACTIVATION_KEY not in plain:
         raise _not_ours(
             "auto_map", plain["auto_map"], where, "Code of a model folder is not executed"

@@ -12,12 +12,13 @@ import torch
 from stamm.activations.catalog import XIELU, family
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance.reference import evaluate, parameter_truth, truth
-from stamm.activations.derivation.derive import derive
+from stamm.activations.derivation.derive import derive, exact_formulas
 from stamm.activations.derivation.formulas import Branches, Formulas, bounds
 from stamm.activations.derivation.primitives import PRIMITIVES, Primitive, X
 from stamm.activations.derivation.stable_forms import lost_bits, sample_points
 from stamm.activations.derivation.symbolic import elementary, number
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.activations.spec.parameters import Parameter, Softplus
 from stamm.base.errors import ConfigError
 
@@ -145,6 +146,18 @@ def scaled(gradient: str) -> Spec:
         pieces=(Piece(where="all x", formula=gradient),),
         parameters=(Parameter(name="a", initial=1.3, bijection=Softplus()),),
     )
+
+
+def test_a_constant_of_integration_that_is_not_real_is_refused() -> None:
+    pieces, parameters = ["x > k: sqrt(x - k)", "x <= k: 0"], ["k=0.5:identity"]
+    with pytest.raises(
+        ConfigError, match=r"\(-k\)\*\*\(3/2\), which is not a real number at k = 0\.5"
+    ):
+        exact_formulas(spec_from_arguments(pieces, parameters))
+    anchored = exact_formulas(spec_from_arguments(pieces, parameters, anchor="k=0"))
+    left, right = (branch.formula for branch in anchored.function)
+    assert left == 0
+    assert abs(number(right, {"k": 0.5, "x": 4.5}) - 16 / 3) < 1e-12
 
 
 def test_an_anchor_away_from_zero() -> None:

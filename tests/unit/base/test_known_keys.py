@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from stamm.base.errors import DataError
-from stamm.base.known_keys import KnownKeys, RefusedKey, UnknownKeys
+from stamm.base.known_keys import ANY_KEY, KnownKeys, RefusedKey, UnknownKeys
 
 KEYS = KnownKeys(
     reader="test rows",
@@ -37,13 +39,20 @@ def test_unknown_keys_are_counted_and_named_once() -> None:
     assert UnknownKeys().sentence("rows") == ""
 
 
+def test_an_unknown_key_that_is_suspect_is_refused() -> None:
+    keys = KnownKeys(reader="rows", read=frozenset({"scale"}), suspect=re.compile("scale"))
+    keys.check({"scale": 2, "rows": 3, "rescale": None, "scale_up": False, "scale_by": []})
+    with pytest.raises(DataError, match=r"^rescale = 1 is unknown in rows, and may change"):
+        keys.check({"rescale": 1})
+
+
 def test_a_key_has_one_group() -> None:
     with pytest.raises(ValueError, match="two groups"):
         KnownKeys(reader="r", read=frozenset({"a"}), harmless=frozenset({"a"}))
 
 
 def test_a_closed_reader_refuses_unknown_keys_unless_they_are_empty() -> None:
-    keys = KnownKeys(reader="calls", read=frozenset({"name"}), closed=True)
+    keys = KnownKeys(reader="calls", read=frozenset({"name"}), suspect=ANY_KEY)
     keys.check({"name": "f", "more": "", "other": None, "list": []})
-    with pytest.raises(DataError, match="more = 0 is not known in calls"):
+    with pytest.raises(DataError, match="more = 0 is unknown in calls"):
         keys.check({"name": "f", "more": 0})

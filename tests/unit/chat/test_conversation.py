@@ -90,13 +90,13 @@ def test_empty_thoughts_are_none_and_tags_elsewhere_are_text() -> None:
         (answer("<|channel|>analysis<|message|>a"), r"the content has <\|channel"),
         (answer('<tool_call>{"name": "f"}</tool_call>'), "the content has <tool_call>"),
         (answer("<think>a</think><tool_call>b</tool_call>"), "the content has <tool_call>"),
-        (answer({"text": "a", "thinking": "T"}), "thinking = 'T' is not known in parts"),
+        (answer({"text": "a", "thinking": "T"}), "thinking = 'T' is unknown in parts"),
         ({**USER, "content": {"text": "q", "image": "x.png"}}, "image = 'x.png' is not text"),
         ({**USER, "content": [{"text": "q", "thought": True}]}, "only text is supported"),
-        (answer({"parts": [{"text": "a"}], "text": "B"}), "text = 'B' is not known in a content in parts"),
-        (answer({"blocks": [{"type": "response", "text": "a"}], "text": "B"}), "text = 'B' is not known"),
-        (answer({"blocks": [{"type": "response", "text": "a", "calls": [1]}]}), r"calls = \[1\] is not known"),
-        (answer([{"text": "draft", "weight": 0}]), "weight = 0 is not known in parts"),
+        (answer({"parts": [{"text": "a"}], "text": "B"}), "text = 'B' is unknown in a content in parts"),
+        (answer({"blocks": [{"type": "response", "text": "a"}], "text": "B"}), "text = 'B' is unknown"),
+        (answer({"blocks": [{"type": "response", "text": "a", "calls": [1]}]}), r"calls = \[1\] is unknown"),
+        (answer([{"text": "draft", "weight": 0}]), "weight = 0 is unknown in parts"),
         (answer("a", reasoning={"text": "b"}), "the thoughts are not text"),
         (answer("a", reasoning_details=[{"text": "b"}]), "reasoning_details = .* holds thoughts"),
         (answer("a", value="b"), "content and value are different"),
@@ -279,7 +279,7 @@ def test_arguments_of_calls_in_every_spelling(call: dict[str, Any]) -> None:
     assert blocks_of(answer({"blocks": [{"type": "tool_calls", "calls": [call]}]})) == expected
     for key in ("tool_input", "result", "params"):
         with pytest.raises(
-            DataError, match=rf"{key} = .* is not known in tool calls \(message 2, the call f"
+            DataError, match=rf"{key} = .* is unknown in tool calls \(message 2, the call f"
         ):
             blocks_of({"role": "assistant", "tool_calls": [{**call, key: {"y": 2}}]})
     with pytest.raises(DataError, match="are different"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -315,6 +316,20 @@ def test_what_cannot_be_derived_is_refused_in_one_line(
     assert says in told.err
     assert len(told.err.splitlines()) == 1
     assert not (place / "derived" / "silu").exists()
+
+
+def test_a_derivation_without_end_is_refused_in_one_line(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["all x: abs(tanh(x - k))", "--parameter", "k=0.5:identity", "--name", "endless"]
+    before = signal.getsignal(signal.SIGPROF)
+    assert main(["derive", *words, "--cpu-seconds", "2"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "'all x: abs(tanh(x - k))' was not derived in 2 s of CPU time" in last
+    assert "--cpu-seconds 20" in last
+    assert not (place / "derived" / "endless").exists()
+    assert signal.getsignal(signal.SIGPROF) == before
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
 def test_a_dry_run_writes_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

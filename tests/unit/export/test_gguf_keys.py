@@ -123,7 +123,12 @@ def test_every_published_key_is_known(architecture: str) -> None:
         if refusal is not None:
             with pytest.raises(DataError, match=rf"^{key} = 'odd' .*which is not supported"):
                 check_keys({key: "odd"}, architecture, "")
-    novel = {f"{architecture}.spiral": 1, "tokenizer.ggml.novel": True, "general.x": "y"}
+    for key in (f"{architecture}.spiral", f"{architecture}.rope.spiral", "tokenizer.ggml.novel"):
+        with pytest.raises(
+            DataError, match=rf"^{key} = 1 is unknown in a GGUF file, and may change"
+        ):
+            check_keys({key: 1}, architecture, "")
+    novel = {f"{architecture}.off": False, "tokenizer.ggml.x_token_id": 3, "general.x": "y"}
     assert check_keys(novel, architecture, "") == sorted(novel)
 
 

@@ -12,7 +12,7 @@ import transformers
 from stamm.base.errors import DataError
 from stamm.base.files import write_json
 from stamm.models.hf_files import DEFAULTS, GENERATION_KEYS, config_keys, unused_keys
-from stamm.models.hub_folder import load_hub
+from stamm.models.hub_folder import load_hub, load_hub_config
 from tests.unit.models.conftest import TYPES
 from tests.unit.models.test_hub_folder import copied, distance
 
@@ -93,13 +93,61 @@ def test_a_key_has_its_effect_or_is_refused(
         assert distance(folder) <= 1e-5
 
 
+# config.json of published models, as far as it has more than the sizes of a class.
+_COMMON = {
+    "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": [2, 3],
+    "initializer_range": 0.02, "use_cache": True, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "rms_norm_eps": 1e-5,
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 99, "max_position_embeddings": 131072,
+}  # fmt: skip
+_LLAMA3 = {
+    "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192, "rope_type": "llama3",
+}  # fmt: skip
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "Llama 3.1": {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "mlp_bias": False,
+        "pretraining_tp": 1, "rope_scaling": _LLAMA3, "rope_theta": 500000.0, "hidden_act": "silu",
+    },
+    "Llama 1": {
+        "model_type": "llama", "architectures": ["LLaMAForCausalLM"], "max_sequence_length": 2048,
+        "pad_token_id": -1, "hidden_act": "silu",
+    },
+    "Apertus 8B": {
+        "model_type": "apertus", "architectures": ["ApertusForCausalLM"], "hidden_dropout": 0.0,
+        "mlp_bias": False, "post_norm": False, "qk_norm": True, "hidden_act": "xielu",
+        "rope_scaling": {**_LLAMA3, "type": "llama3"}, "rope_theta": 12000000,
+    },
+    "Arcee": {
+        "model_type": "arcee", "architectures": ["ArceeForCausalLM"], "mlp_bias": False,
+        "head_dim": 16, "hidden_act": "relu2", "rope_scaling": None, "rope_theta": 10000.0,
+    },
+    "Qwen3": {
+        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 16,
+        "max_window_layers": 36, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None,
+        "use_sliding_window": False, "hidden_act": "silu",
+    },
+    "Mistral": {
+        "model_type": "mistral", "architectures": ["MistralForCausalLM"], "head_dim": None,
+        "rope_theta": 1000000.0, "sliding_window": None, "hidden_act": "silu",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_published_configurations_are_read(model: str, tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", {**_COMMON, **PUBLISHED[model]})
+    assert load_hub_config(tmp_path).d_model == 64
+
+
 def test_every_key_of_generation_is_known() -> None:
     written = transformers.GenerationConfig().to_dict()
     assert GENERATION_KEYS.unknown(dict.fromkeys(written, 1)) == []
 
 
 def test_unused_keys_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
-    added = {"sequence_mixer": 3, "rope_parameters": {"rope_theta": 1e4, "spiral": 2}}
+    added = {"sequence_mixer": 3, "rope_parameters": {"rope_theta": 1e4, "spiral": False}}
     folder = copied(folders["llama"], tmp_path / "hub", added)
     write_json(
         folder / "generation_config.json",

@@ -85,6 +85,7 @@ def exact_formulas(spec: Spec) -> Formulas:
         pieces, gradient = _stated(spec, spec.pieces, spec.intervals, symbols)
         function = _integrated(spec, pieces, gradient, symbols, _hints(spec, symbols))
         trainable = [symbols[p.name] for p in spec.trainable]
+        _check_real(spec, function)
         slopes = tuple(_partial(function, p) for p in trainable)
         return Formulas(
             function=function,
@@ -96,6 +97,32 @@ def exact_formulas(spec: Spec) -> Formulas:
                 tuple(_partial(slope, p) for p in trainable) for slope in slopes
             ),
         )
+
+
+def _check_real(spec: Spec, function: Branches) -> None:
+    """Check that roots and logarithms of parameters, in constants of integration, are real.
+
+    Raises   ConfigError that names the root and the parameter values.
+    """
+    roots = {
+        part
+        for branch in function
+        for part in branch.formula.atoms(sympy.Pow, sympy.log)
+        if part.free_symbols and not part.has(X)
+        if not (part.is_Pow and part.exp.is_integer)
+    }
+    for part in sorted(roots, key=sympy.default_sort_key):
+        for values in (*spec.sample_values(), *spec.stress_values()):
+            if mpmath.im(number(part, values)):
+                names = sorted(symbol.name for symbol in part.free_symbols)
+                where = ", ".join(f"{name} = {values[name]:.6g}" for name in names)
+                raise ConfigError(
+                    f"the constant of integration of {spec.name!r} has {part}, "
+                    f"which is not a real number at {where}",
+                    where=spec.where,
+                    fix="Anchor the function at a knot that moves, as in --anchor k=0, "
+                    "or restrict the parameter, as in k=1:softplus",
+                )
 
 
 def _symbols(spec: Spec) -> dict[str, Symbol]:

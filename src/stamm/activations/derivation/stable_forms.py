@@ -517,7 +517,10 @@ def machine_value(formula: Expr, values: Mapping[str, float]) -> float:
 
 
 def _rounded(value: Any) -> float:
-    """The nearest double, zero below and infinity above the range of doubles."""
+    """The nearest double, zero below and infinity above the range of doubles; NaN if not real."""
+    if mpmath.im(value):
+        return math.nan
+    value = mpmath.re(value)
     if abs(value) < sys.float_info.min:
         return 0.0
     if abs(value) > sys.float_info.max:
