@@ -148,17 +148,17 @@ def _all_named(written: str) -> str:
     """All licences that a text names, joined, with LicenseRef-Unknown-Terms for other words."""
     named: list[str] = []
 
-    def take(expression: str, text: str) -> str:
+    def replaced(expression: str, text: str) -> str:
         if expression:
             named.append(expression)
         return " \0 " if expression else text
 
     lowered = written.lower()
-    rest = _URL.sub(lambda m: take(_of_address(m[0].lower()), " ? "), written)
-    rest = _NAME.sub(lambda m: take(_NAMES[m[0].lower()], m[0]), rest)
-    rest = _WORD.sub(lambda m: take(_identifier(m[0]), m[0]), rest)
+    rest = _URL.sub(lambda m: replaced(_of_address(m[0].lower()), " ? "), written)
+    rest = _NAME.sub(lambda m: replaced(_NAMES[m[0].lower()], m[0]), rest)
+    rest = _WORD.sub(lambda m: replaced(_identifier(m[0]), m[0]), rest)
     before = len(named)
-    rest = _COMMONS_NAME.sub(lambda m: take(_commons_name(m, lowered), m[0]), rest)
+    rest = _COMMONS_NAME.sub(lambda m: replaced(_commons_name(m, lowered), m[0]), rest)
     if not named:
         return ""
     if len(named) > before:

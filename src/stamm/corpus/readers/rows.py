@@ -233,7 +233,7 @@ def canonical(name: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _refusal(name: str) -> RefusedKey | None:
-    """What a key states about consent, by its name or by the words of an unlisted one."""
+    """The statement of a key about consent: of a listed name, or by the words of another."""
     key = canonical(name)
     if key in KNOWN_NAMES:
         return ROW_KEYS.refused.get(key)
@@ -387,7 +387,9 @@ def _nested(path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """The values inside an object that is not read, by path, where opt-outs and headers may be."""
     if depth == 0 and canonical(path) in ROW_KEYS.read - set(_CONTAINERS):
         return
-    if isinstance(value, str) and not _HOLDS_MORE.search(value):
+    if not isinstance(value, str | list | dict) or (
+        isinstance(value, str) and not _HOLDS_MORE.search(value)
+    ):
         return
     for mapping in _mappings(value) if depth < _DEEPEST else []:
         for key, inner in mapping.items():
@@ -396,7 +398,8 @@ def _nested(path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
             if name in _SIGNALS or (name in _HEADERS and _mappings(inner)):
                 yield within, inner
                 continue
-            if isinstance(inner, str | int | float) and name not in _HEADERS:
+            is_flag = isinstance(inner, int | float) and _refusal(within) is not None
+            if is_flag or (isinstance(inner, str) and name not in _HEADERS):
                 yield within, inner
             yield from _nested(within, inner, depth + 1)
 
