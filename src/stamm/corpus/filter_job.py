@@ -195,6 +195,8 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
 
 def _no_address(name: str, use: FieldUse) -> DataError:
     field = "corpus.repositories=PATTERN=URL" if is_repository(name) else "corpus.fields.url"
+    like = use.like_url()
+    field += f"={like}, which looks like an address" if like and not is_repository(name) else ""
     fields = f" (fields: {use.columns()})" if use.rows else ""
     return DataError(
         f"no document of {name} has an address, so its consent cannot be checked{fields}",

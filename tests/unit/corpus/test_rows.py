@@ -22,7 +22,7 @@ from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.signals_config import SignalsConfig
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.readers.rows import FieldUse, field_lines, summed_fields
+from stamm.corpus.readers.rows import LOOKS_LIKE_URL, FieldUse, field_lines, summed_fields
 from stamm.corpus.records import InputRecord, UnreadableRecord
 
 Row = dict[str, Any]
@@ -177,6 +177,75 @@ def test_an_identifier_is_not_an_address(write_jsonl: Writer) -> None:
     assert [record.url for record in read(write_jsonl(*rows))] == ["", URL, URL, f"{URL}/"]
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"metadata": [{"url": URL}]},
+        {"metadata": json.dumps([{"url": URL}])},
+        {"metadata": [{"mood": 1}, {"url": URL}]},
+        {"metadata": {"meta": {"metadata": {"meta": {"url": URL}}}}},
+        {"headers": {"WARC-Target-URI": URL}},
+        {"sourceURL": URL},
+        {"source_url": URL.removeprefix("https://")},
+    ],
+)
+def test_an_address_is_found(row: Row, write_jsonl: Writer) -> None:
+    (record,) = read(write_jsonl({"text": "a", **row}))
+    assert record.url == URL
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"id": URL}, "id"),
+        ({"source": URL}, "source"),
+        ({"domain": "refused.test"}, "domain"),
+        ({"attributes": {"url": URL}}, "attributes.url"),
+        ({"metadata": {"warc": {"url": URL}}}, "metadata.warc.url"),
+        ({"crawl": json.dumps({"page": [{"at": URL}]})}, "crawl.page.at"),
+        ({"license": "https://a.test/", "metadata": {"license_link": "https://a.test/"}}, ""),
+        ({"domain": "news", "id": "a.b.c d"}, ""),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_what_looks_like_an_address_is_named(
+    row: Row, field: str, suffix: str, tmp_path: Path
+) -> None:
+    path, use = tmp_path / f"in.{suffix}", FieldUse()
+    row = {"text": "a", **row}
+    if suffix == "parquet" and "crawl" in row:
+        pytest.skip("a column of text is not searched")
+    if suffix == "jsonl":
+        path.write_text(json.dumps(row) + "\n")
+    else:
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    (record,) = read(str(path), use=use)
+    assert record.url == ""
+    assert use.facts()["fields"].get(LOOKS_LIKE_URL, {}) == ({field: 1} if field else {})
+    lines = "\n".join(field_lines([use.facts()]))
+    assert (f"{field} (1); set corpus.fields.url={field}" in lines) is bool(field)
+    if field:
+        (record,) = read(str(path), FieldNames(url=field)) if "page" not in field else (record,)
+        assert record.url.startswith("https://refused.test") or "page" in field
+
+
+def test_opt_outs_inside_columns_of_a_table_are_read(tmp_path: Path) -> None:
+    for number, row in enumerate(REFUSED):
+        if isinstance(row.get("attributes"), str):
+            continue  # a column of text is not searched
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.Table.from_pylist([{"text": "a", **row}]), path)
+        (record,) = read(str(path))
+        assert isinstance(record, InputRecord)
+        assert record.signals.headers, row
+
+
+def test_licences_written_as_a_list_in_json_are_read(write_jsonl: Writer) -> None:
+    (record,) = read(write_jsonl({"text": "a", "license": '["MIT", "ISC"]'}))
+    assert isinstance(record, InputRecord)
+    assert record.licence == "ISC AND MIT"
+
+
 def test_dates_of_tables_are_read(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     dates = [datetime(2025, 1, 2, tzinfo=UTC), None]
@@ -232,6 +301,25 @@ REFUSED: list[Row] = [
     {"http_headers": [["X-Robots-Tag", "noai"], ["Server", "x"]]},
     {"response_headers": [{"name": "TDM-Reservation", "value": "1"}]},
     {"metadata": {"headers": "HTTP/1.1 200 OK\r\nX-Robots-Tag: noai\r\n"}},
+    {"content_usage": {"train-ai": "n"}},
+    {"content_usage": '{"train-ai": false}'},
+    {"content_signal": {"ai-train": False}},
+    {"x_robots_tag": {"noai": True}},
+    {"robots_disallowed": True},
+    {"robotstxt_allowed": False},
+    {"is_allowed": "no"},
+    {"optedOut": True},
+    {"noAI": 1},
+    {"opt_out_ai": "yes"},
+    {"tdm_reserved": 1},
+    {"train-ai": "n"},
+    {"do_not_train_ai": True},
+    {"attributes": {"opt_out": True}},
+    {"attributes": json.dumps([{"optedOut": "true"}])},
+    {"metadata": {"meta": {"metadata": {"noai": True}}}},
+    {"metadata": [{"noai": True}]},
+    {"response": {"headers": {"X-Robots-Tag": "noai"}}},
+    {"crawl": {"content_usage": {"train-ai": "n"}}},
 ]
 ALLOWED: list[Row] = [
     {"noai": False},
@@ -244,6 +332,15 @@ ALLOWED: list[Row] = [
     {"tdm_reservation": False},
     {"headers": {"Server": "x"}},
     {"headers": None},
+    {"robots_disallowed": False},
+    {"robotstxt_allowed": "y"},
+    {"opt_out_ai": "n"},
+    {"opt_out_checked": "2026-01-01"},
+    {"opt_out_policy": "https://a.test/policy"},
+    {"content_usage": {"train-ai": True}},
+    {"x_robots_tag": {"noai": False}},
+    {"attributes": {"opt_out": 0, "headers": ["Introduction"], "toxic": [[0, 4, 0.1]]}},
+    {"allowed_languages": ["de"]},
 ]
 
 
@@ -260,8 +357,9 @@ def test_opt_outs_of_rows_are_honoured(write_jsonl: Writer, build: Build) -> Non
     assert not any(reasons[len(REFUSED) :])
     assert set(reasons) == {"", "row_opt_out", "header_noai", "tdm_reservation", "content_usage"}
     assert ledger[0]["rule"] == "noai = True reserves the document"
-    assert summary["dropped_by_reason"]["row_opt_out"]["documents"] == 5
-    assert "unknown_keys" not in summary or summary["unknown_keys"] == {}
+    assert summary["dropped_by_reason"]["row_opt_out"]["documents"] == 18
+    others = {"allowed_languages", "crawl", "opt_out_checked", "opt_out_policy", "response"}
+    assert set(summary["unknown_keys"]) == others
 
 
 def test_opt_outs_of_rows_have_a_switch(write_jsonl: Writer, build: Build) -> None:
@@ -305,8 +403,8 @@ def test_a_file_without_addresses_is_an_error_where_consent_is_checked(
         build(given)
     assert (
         f"no document of {name} has an address, so its consent cannot be checked (fields: text, place) "
-        "(corpus.consent.robots and corpus.consent.domains). Set corpus.fields.url, or "
-        "corpus.consent.no_url=allow for texts of your own"
+        "(corpus.consent.robots and corpus.consent.domains). Set corpus.fields.url=place, which "
+        "looks like an address, or corpus.consent.no_url=allow for texts of your own"
     ) in caught.value.line()
     # Of a file with addresses a row without one is dropped.
     given = replace(given, inputs=(write_jsonl(own, mixed),))

@@ -100,12 +100,12 @@ def _give_metadata(document: Document) -> None:
 def _record(
     document: Document, names: FieldNames, limits: ReadLimits
 ) -> InputRecord | UnreadableRecord:
-    # Only fields that are read: the rest may be of any size, and its keys of any type.
+    # Only fields that are read, and objects that may hold an opt-out: the rest may be of any size.
     own = tuple(getattr(names, field).partition(".")[0] for field in FIELDS)
     row: dict[str, Any] = {
         key: value
         for key, value in document.metadata.items()
-        if isinstance(key, str) and (key in own or is_read(key))
+        if isinstance(key, str) and (key in own or is_read(key) or isinstance(value, dict))
     }
     row[names.text or "text"] = document.text
     record = record_of(Place(file="", position=0), row, names)

@@ -76,4 +76,5 @@ def _expression(value: Any) -> str:
         return _file_licence(reference[1])
     if value.strip().lower() in _RESERVED:
         return ALL_RIGHTS_RESERVED
-    return spdx_expression(value.replace("/", " OR ")) or spdx_expression(value) or UNKNOWN_TERMS
+    choice = value if "//" in value else value.replace("/", " OR ")
+    return spdx_expression(choice) or UNKNOWN_TERMS

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import re
 
-from stamm.corpus.licences.expression import ExpressionError, parse, spdx_identifier, write
-from stamm.corpus.licences.families import ALL_RIGHTS_RESERVED
+from stamm.corpus.licences.expression import (
+    ExpressionError,
+    join_expressions,
+    parse,
+    spdx_identifier,
+    write,
+)
+from stamm.corpus.licences.families import ALL_RIGHTS_RESERVED, UNKNOWN_TERMS
 
 _LONGEST = 500
 _COMMONS = re.compile(
@@ -14,7 +20,8 @@ _COMMONS = re.compile(
 )
 _COMMONS_NAME = re.compile(
     r"(?:cc|creative commons)[ :_-]*((?:by|attribution)(?:[ ,/_-]*(?:nc|nd|sa|non-?commercial|"
-    r"share-?alike|no-?deriv\w{0,8}))*)[ ,v_-]*([0-9]\.[0-9])?(?![0-9a-z])"
+    r"share-?alike|no-?deriv\w{0,8}))*)[ ,v_-]*([0-9]\.[0-9])?(?![0-9a-z])",
+    re.IGNORECASE,
 )
 # "Unless noted otherwise" and "sofern nicht anders angegeben" deny nothing.
 _DENIED = re.compile(
@@ -67,7 +74,48 @@ _NAMES = {
     "the mit license": "MIT",
     "odbl": "ODbL-1.0",
 }
+_NAME = re.compile(
+    r"(?<![\w.-])(?:"
+    + "|".join(map(re.escape, sorted(_NAMES, key=len, reverse=True)))
+    + r")(?![\w-])",
+    re.IGNORECASE,
+)
 _RESERVED = re.compile(r"all rights reserved|alle rechte vorbehalten|tous droits r[ée]serv[ée]s")
+_URL = re.compile(r"(?:https?:)?//[^\s<>\"'(),;|\[\]\0]+", re.IGNORECASE)
+_WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.+-]*[A-Za-z0-9+])?")
+_SPELLED_TERM = re.compile(
+    r"\b(?:non-? ?commercial|no-? ?deriv\w*|share-? ?alike)\b", re.IGNORECASE
+)
+# Phrases that add no terms: holders, exceptions that are stated elsewhere, later versions.
+_HARMLESS_PHRASE = re.compile(
+    r"(?:©|\(c\)|\b[Cc]opyright)[\s©]*(?:\(c\))?[\d\s,–-]*(?:by )?"
+    r"(?:(?:[A-Z][\w.&’'-]*|the|and|of|von|de)\b\.?\s*){0,8}|"
+    r"\b(?i:(?:unless|except where|if not|sofern nicht|soweit nicht|wo nicht)"
+    r" (?:(?:otherwise|anders) )?(?:noted|stated|indicated|specified|angegeben|gesagt|vermerkt)"
+    r"(?: otherwise)?|"
+    r"sauf (?:mention|indication) contraire|or (?:any )?later(?: versions?)?|some rights reserved)"
+)
+_HARMLESS_WORDS = """
+    a an the this these that all its our work works document page site website is are be been it was
+    has have made available released published distributed provided shared offered licensed licenced
+    under in of for on to use only terms term conditions license licence licenses licences licensing
+    creative commons attribution international unported generic universal public deed version v cc spdx
+    see e.g via per unless and or und oder et ou y e sowie also both either dual dually your choice
+    lizenz lizenziert dieser diese dieses steht stehen unter der die das den einer von zur ist sind
+    veröffentlicht verfügbar sous la le les licence cet cette ce est sont disponible selon termes bajo
+    licencia una esta este está disponible sotto licenza con
+    de at au fr igo jp nl uk us germany deutschland austria österreich france netherlands australia
+    japan switzerland schweiz canada spain italy
+"""
+_TEXT_WORDS = "text texts texte content contents article articles inhalt inhalte"
+_OTHER_WORDS = """
+    image images photo photos figure figures picture pictures video videos audio code software data
+    documentation media bilder fotos daten
+"""
+_HARMLESS = frozenset(_HARMLESS_WORDS.split())
+_OF_TEXT, _OF_OTHERS = frozenset(_TEXT_WORDS.split()), frozenset(_OTHER_WORDS.split())
+_OR, _CHOICE = {"or", "oder", "ou"}, {"dual", "dually", "either", "choice"}
+_AND = {"and", "und", "et", "y", "e", "sowie", "both"}
 
 
 def spdx_expression(value: str) -> str:
@@ -75,6 +123,8 @@ def spdx_expression(value: str) -> str:
 
     Creative Commons deeds in every version, port and language; a port that is not on the SPDX list
     gives the unported licence of that version, and a deed without version LicenseRef-CC-BY.
+    All licences of a value hold (AND), unless it offers a choice (OR). Words beside them that are
+    not known to be harmless add LicenseRef-Unknown-Terms.
 
     Edge     a sentence that denies a licence gives "", and one that reserves all rights beside a
              licence reserves them. Of an address the first 500 characters are read; other text of
@@ -82,19 +132,60 @@ def spdx_expression(value: str) -> str:
              gives "".
     Checked  tests/unit/corpus/licences/test_names.py
     """
-    written = " ".join(value[:_LONGEST].split())
+    written = " ".join(value[:_LONGEST].replace("\0", " ").split())
     lowered = written.lower()
-    if not lowered:
-        return ""
-    if "//" in lowered:
-        return _commons_deed(lowered) or _address(lowered)
-    if len(value) >= _LONGEST or denies_licence(written):
+    is_address = _URL.fullmatch(written) is not None
+    if not lowered or denies_licence(written) or (len(value) >= _LONGEST and not is_address):
         return ""
     try:
         return write(parse(written))
     except ExpressionError:
         pass
-    return _NAMES.get(lowered.strip(" .")) or _reserved(lowered) or _commons_name(lowered)
+    return _NAMES.get(lowered.strip(" .")) or _reserved(lowered) or _all_named(written)
+
+
+def _all_named(written: str) -> str:
+    """All licences that a text names, joined, with LicenseRef-Unknown-Terms for other words."""
+    named: list[str] = []
+
+    def replaced(expression: str, text: str) -> str:
+        if expression:
+            named.append(expression)
+        return " \0 " if expression else text
+
+    lowered = written.lower()
+    rest = _URL.sub(lambda m: replaced(_of_address(m[0].lower()), " ? "), written)
+    rest = _NAME.sub(lambda m: replaced(_NAMES[m[0].lower()], m[0]), rest)
+    rest = _WORD.sub(lambda m: replaced(_identifier(m[0]), m[0]), rest)
+    before = len(named)
+    rest = _COMMONS_NAME.sub(lambda m: replaced(_commons_name(m, lowered), m[0]), rest)
+    if not named:
+        return ""
+    if len(named) > before:
+        rest = _SPELLED_TERM.sub(" ", rest)
+    gaps = [
+        set(re.findall(r"[^\W_]+|\?", gap.lower()))
+        for gap in _HARMLESS_PHRASE.sub(" ", rest).split("\0")
+    ]
+    words = set[str]().union(*gaps)
+    subjects = words & (_OF_TEXT | _OF_OTHERS)
+    harmless = _HARMLESS | _OF_TEXT | (_OF_OTHERS if subjects & _OF_TEXT else set())
+    between = set[str]().union(*gaps[1:-1])
+    choice = not subjects and (
+        bool(words & _CHOICE) or (len(gaps) > 2 and bool(gaps[-2] & _OR) and not between & _AND)
+    )
+    if not words <= harmless:
+        return join_expressions("AND", [*named, UNKNOWN_TERMS])
+    # "Creative Commons Attribution (…/by/4.0/)" is one licence.
+    versions = {re.sub(r"-[0-9].*", "", f"LicenseRef-{name}") for name in named}
+    exact = [name for name in named if name not in versions]
+    return join_expressions("OR" if choice else "AND", exact)
+
+
+def _identifier(word: str) -> str:
+    """A word as SPDX identifier; without a digit only in its own spelling: "mit" is German."""
+    name = spdx_identifier(word)
+    return name if name == word or re.search(r"\d", word) else ""
 
 
 def denies_licence(sentence: str) -> bool:
@@ -102,10 +193,15 @@ def denies_licence(sentence: str) -> bool:
     return _DENIED.search(" ".join(sentence.lower().split())) is not None
 
 
-def _commons_deed(lowered: str) -> str:
-    match = _COMMONS.search(lowered)
-    if match is None:
+def _of_address(lowered: str) -> str:
+    """The licences of an address; of one that has deeds of Creative Commons in it, all of them."""
+    deeds = [_commons_deed(match) for match in _COMMONS.finditer(lowered)]
+    if "" in deeds:
         return ""
+    return join_expressions("AND", deeds) if deeds else _address(lowered)
+
+
+def _commons_deed(match: re.Match[str]) -> str:
     terms, version, port = match[1], match[2], match[3]
     if terms in _PUBLIC:
         return _PUBLIC[terms]
@@ -125,16 +221,13 @@ def _commons(terms: list[str], version: str | None, port: str | None) -> str:
     return ported or spdx_identifier(f"CC-{kind}-{version}") or f"LicenseRef-CC-{kind}"
 
 
-def _commons_name(lowered: str) -> str:
-    match = _COMMONS_NAME.search(lowered)
-    if match is None:
-        return ""
+def _commons_name(match: re.Match[str], lowered: str) -> str:
     terms = ["by"]
     for short, long in (
         ("nc", "non-? ?commercial"), ("nd", "no-? ?deriv"), ("sa", "share-? ?alike")
     ):  # fmt: skip
         # Spelled out, a term may also follow behind the name: "CC BY, non-commercial use only".
-        if re.search(f"{short}|{long}", match[1]) or re.search(long, lowered):
+        if re.search(f"{short}|{long}", match[1].lower()) or re.search(long, lowered):
             terms.append(short)
     return _commons(terms, match[2], None)
 

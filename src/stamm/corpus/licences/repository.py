@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from stamm.corpus.licences.expression import (
+    LONGEST_EXPRESSION,
     join_expressions,
     licence_ids,
     parse,
@@ -25,16 +26,16 @@ from stamm.corpus.licences.texts import LONGEST_TEXT, identify_licences
 
 _REUSE_FILE = re.compile(r"licenses/([A-Za-z0-9.+-]{1,60})\.(?:txt|md)", re.IGNORECASE)
 _README = re.compile(r"readme(?:\.\w{1,8})?", re.IGNORECASE)
-_SPDX_LINE = re.compile(
-    r"^([^\r\n]{0,200}?)SPDX-License-Identifier:[ \t]*([^\r\n]{1,200})",
-    re.IGNORECASE | re.MULTILINE,
-)
-# Ends of comments, and quotes.
-_SPDX_END = re.compile(r"\s*(?:\*+/|-->|#\}|\*\)|\|#|\]\]|-\}|=#|#>|\?>|%>|[\"'`]).*$")
+_SPDX_MARK = re.compile(r"SPDX-License-Identifier[\"']?[ \t]*:", re.IGNORECASE)
+# Ends of comments.
+_SPDX_END = re.compile(r"\*+/|-->|#\}|\*\)|\|#|\]\]|-\}|=#|#>|\?>|%>")
+_QUOTES = "\"'`"
 # What writes or seeks such a line in another file: echo "SPDX-License-Identifier: MIT" >> x.
 _SPDX_IN_CODE = re.compile(
-    r"(?:\b(?:echo|printf?|puts|write\w*|append|assert\w*|grep|sed|rg|search|match)\b.*|[=(]\s*)[\"'`]"
+    r"(?:\b(?:echo|printf?|puts|write\w*|append|assert\w*|grep|sed|rg|search|match)\b.*?|"
+    r"[=(]\s*)[\"'`]"
 )
+_OWN_LICENCE = re.compile(r"\b(?:__)?licen[cs]e(?:__)?\s*[:=]\s*[\"'`]+", re.IGNORECASE)
 _IGNORED = re.compile(r"REUSE-IgnoreStart.*?(?:REUSE-IgnoreEnd|\Z)", re.DOTALL)
 _SNIPPET = "SPDX-SnippetBegin"
 # "At your option" alone is not a choice of licence: the text of the GPL contains it.
@@ -44,6 +45,7 @@ _EITHER = re.compile(
     re.IGNORECASE,
 )
 _ADDRESS = re.compile(r"https?://[^\s<>\"')\]]{1,200}")
+_BEFORE = 200  # characters before an SPDX line on the same line
 _HEAD = 4000  # characters of a source file searched for an SPDX line
 _READ = 20_000  # characters searched for a choice of licences
 _SHORT = 1500  # longest licence file, in characters, that may only be a reference
@@ -131,15 +133,35 @@ def _whole(files: list[str], headers: list[str], either: bool) -> str:
 
 def _spdx_lines(text: str) -> list[str]:
     """The expressions of the SPDX lines of a text, each once."""
-    head = text if _SNIPPET in text else text[:_HEAD]
-    if "REUSE-IgnoreStart" in head:
-        head = _IGNORED.sub("", head)
-    expressions = {
-        spdx_or_unknown(_SPDX_END.sub("", match[2]).strip()): None
-        for match in _SPDX_LINE.finditer(head)
-        if not _SPDX_IN_CODE.search(match[1])
-    }
+    head = len(text) if _SNIPPET in text else _HEAD
+    if "REUSE-IgnoreStart" in text[:head]:
+        text = _IGNORED.sub("", text)
+    lines = text[: head + LONGEST_EXPRESSION].splitlines(keepends=True)
+    expressions: dict[str, None] = {}
+    start = 0
+    for line in lines:
+        marks = list(_SPDX_MARK.finditer(line))
+        for mark, end in zip(marks, [m.start() for m in marks[1:]] + [len(line)], strict=False):
+            before = line[max(0, mark.start() - _BEFORE) : mark.start()]
+            if start + mark.start() < head and not _in_code(before):
+                expressions[_spdx_value(line[mark.end() : end])] = None
+        start += len(line)
     return list(expressions)
+
+
+def _spdx_value(written: str) -> str:
+    """The expression behind the colon, up to the end of the comment or of the string it is in."""
+    value = _SPDX_END.split(written, maxsplit=1)[0].strip()
+    if value[:1] in ("'", '"'):
+        value = value[1:]
+    return spdx_or_unknown(re.split(f"[{_QUOTES}]", value, maxsplit=1)[0].strip())
+
+
+def _in_code(before: str) -> bool:
+    """Whether what is before the mark opens a string of a program that writes or seeks such lines."""
+    return not _OWN_LICENCE.search(before) and any(
+        before.count(match[0][-1], match.end() - 1) % 2 for match in _SPDX_IN_CODE.finditer(before)
+    )
 
 
 def _joined(expressions: list[str]) -> str:
@@ -159,10 +181,10 @@ def _of_file(name: str, text: str) -> str:
             names + ([UNKNOWN_TERMS] if found.has_more else []),
         )
     if len(text) <= _SHORT:
-        names = [e for e in map(spdx_expression, _ADDRESS.findall(text)[:10]) if e]
+        names = [e for e in map(spdx_expression, _ADDRESS.findall(text)) if e]
         names = (
             names
-            or _spdx_lines(text)[:_MOST_LICENCES]
+            or [e for e in [_joined(_spdx_lines(text))] if e]
             or [e for e in [spdx_expression(text.strip())] if e]
         )
     reuse = _REUSE_FILE.fullmatch(name)

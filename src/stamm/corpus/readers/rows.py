@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
@@ -84,8 +85,12 @@ _HARMLESS = """
     extension src_encoding open_type
 """
 _MOST_NAMES = 20
-_YES = (True, 1, "true", "yes", "1", "allowed", "allow", "granted", "given", "unknown", "")
-_NO = (False, 0, "false", "no", "0", "none", "")
+_DEEPEST = 8
+_YES = (True, 1, "true", "t", "yes", "y", "on", "1", "allowed", "allow", "granted", "given", "unknown",
+        "")  # fmt: skip
+_NO = (False, 0, "false", "f", "no", "n", "off", "0", "none", "")
+_REFUSING = ("disallow", "disallowed", "deny", "denied", "refused", "forbidden", "blocked", "reserved",
+             "opt-out", "opt_out", "optout", "opted-out", "opted_out", "out")  # fmt: skip
 _ROBOTS = RefusedKey(
     meaning="records a refusal by robots.txt or a robots tag",
     neutral=(*_YES, "all", "index", "follow", "index,follow", "index, follow"),
@@ -108,6 +113,25 @@ ROW_KEYS = KnownKeys(
 )  # fmt: skip
 """Keys of a row, at its top and in `metadata`, `meta` or `warc_headers`; a refused one opts the row out."""
 
+# Other names of opt-outs, by their words; they count where the value is a flag.
+_RESERVES = re.compile(
+    r"_opt(?:s|ed|ing)?_?outs?_|_no_?ai_|(?:tdm|rights)_?reserv|disallow|_not_allowed_|forbid|"
+    r"_(?:do_?not|dont|no|never)_(?:ai_)?(?:train|crawl|mine|mining|tdm)|"
+    r"_(?:robots|robotstxt|robots_txt|crawl|crawling|ai|training)_(?:denied|blocked|refused)_"
+)
+_GRANTS = re.compile(
+    r"allowed_|_allows?_(?:ai|train|crawl|robots|tdm|mining|use)|permitted_|_consent(?:s|ed)?_|"
+    r"_opt(?:s|ed)?_?in_|_train_ai_|_ai_train(?:ing)?_|_ai_use_|_(?:can|may)_(?:train|crawl)_"
+)
+_RESERVES_BY_WORDS = RefusedKey(meaning=_OPT_OUT.meaning, neutral=(*_NO, "allow", "allowed"))
+_HOST_NAMES = ("domain", "url_domain", "source_domain", "host", "hostname", "site")
+_HOST = re.compile(r"(?:[a-z0-9-]{1,63}\.)+[a-z]{2,63}(?::\d{1,5})?(?:[/?#]\S*)?", re.IGNORECASE)
+_HOLDS_MORE = re.compile(
+    r"opt|allow|robots|consent|tdm|train|no_?-?ai|headers|https?:", re.IGNORECASE
+)
+LOOKS_LIKE_URL = "looks_like_url"
+"""Key of `FieldUse.facts` for fields that were not read, of rows without an address."""
+
 KNOWN_NAMES = ROW_KEYS.read | ROW_KEYS.harmless | ROW_KEYS.refused.keys()
 
 
@@ -115,12 +139,12 @@ class FieldUse:
     """Which fields of a file were read as what, and which were not used.
 
     rows   objects read
-    read   rows by field name, for each of `FIELDS`
+    read   rows by field name, for each of `FIELDS`, and for `LOOKS_LIKE_URL`
     """
 
     def __init__(self) -> None:
         self.rows = 0
-        self.read: dict[str, Counter[str]] = {field: Counter() for field in FIELDS}
+        self.read: dict[str, Counter[str]] = {f: Counter() for f in (*FIELDS, LOOKS_LIKE_URL)}
         self.unknown = UnknownKeys()
         self._names: dict[str, None] = {}
 
@@ -133,6 +157,12 @@ class FieldUse:
     def columns(self) -> str:
         """The first fields of the file, for an error."""
         return visible(", ".join(list(self._names)[:_MOST_NAMES]), 400) or "none"
+
+    def like_url(self) -> str:
+        """The field that most often looks like an address and is not read as one; "" if none."""
+        return next(
+            (visible(path, 100) for path, _ in self.read[LOOKS_LIKE_URL].most_common(1)), ""
+        )
 
     def check(self, file: str, names: FieldNames) -> None:
         """Raise DataError for a configured field that no row of the file has."""
@@ -158,7 +188,7 @@ class FieldUse:
 
 def summed_fields(facts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The sums of `FieldUse.facts` over files: {"fields": …, "unknown_keys": …}."""
-    read: dict[str, Counter[str]] = {field: Counter() for field in FIELDS}
+    read: dict[str, Counter[str]] = {field: Counter() for field in (*FIELDS, LOOKS_LIKE_URL)}
     unknown = UnknownKeys()
     for each in facts:
         for field, counts in each.get("fields", {}).items():
@@ -174,6 +204,12 @@ def summed_fields(facts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def field_lines(facts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Lines for the terminal: fields read under other names than their own, and unknown keys."""
     sums = summed_fields(facts)
+    if like := sums["fields"].pop(LOOKS_LIKE_URL, {}):
+        shown = ", ".join(f"{path} ({count:,})" for path, count in list(like.items())[:12])
+        yield (
+            f"Rows without an address have a field that looks like one: {shown}; "
+            f"set corpus.fields.url={next(iter(like))}"
+        )
     other = [
         f"{field} from {path} ({count:,})"
         for field, counts in sums["fields"].items()
@@ -191,8 +227,34 @@ def field_lines(facts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
-    """A field name in lower case, without its path, and with "_" for "-"."""
-    return name.rpartition(".")[2].lower().replace("-", "_")
+    """A field name in lower case, without its path, its words joined by "_": sourceURL, opt-out."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name.rpartition(".")[2]).lower()
+
+
+@functools.lru_cache(maxsize=4096)
+def _refusal(name: str) -> RefusedKey | None:
+    """The statement of a key about consent: of a listed name, or by the words of another."""
+    key = canonical(name)
+    if key in KNOWN_NAMES:
+        return ROW_KEYS.refused.get(key)
+    if _RESERVES.search(f"_{key}_"):
+        return _RESERVES_BY_WORDS
+    return _CONSENT if _GRANTS.search(f"_{key}_") else None
+
+
+def _states_consent(path: str, value: Any) -> bool:
+    """Whether a value is a flag of consent, and not the time or the address of one."""
+    if _refusal(path) is None or canonical(path) in KNOWN_NAMES:
+        return _refusal(path) is not None
+    return (
+        _plain(value) in (*_YES, *_NO, *_REFUSING)
+        if isinstance(value, str | int | float)
+        else False
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
 
 
 def is_known_container(name: str) -> bool:
@@ -203,7 +265,7 @@ def is_known_container(name: str) -> bool:
 def is_read(name: str) -> bool:
     """Whether the value of a field may change what is done with its row."""
     key = canonical(name)
-    return key in ROW_KEYS.read or key in ROW_KEYS.refused
+    return key in ROW_KEYS.read or key in (*_HOST_NAMES, "id") or _refusal(name) is not None
 
 
 def text_field(columns: list[str], names: FieldNames) -> str:
@@ -263,6 +325,11 @@ def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUs
     for path, value in _flat(row):
         if flat.setdefault(path, value) != value:
             raise _BadRowError("bad_value", f"two values for {path}")
+    for path, headers in [(p, v) for p, v in flat.items() if canonical(p) in _HEADERS]:
+        for header, content in _header_pairs(path, headers) if headers is not None else ():
+            if canonical(header) in _ADDRESSES:
+                flat[f"{path}.{header}"] = content
+    nested = [leaf for path, value in flat.items() for leaf in _nested(path, value)]
     by_name: dict[str, list[str]] = {}
     for path in flat:
         by_name.setdefault(canonical(path), []).append(path)
@@ -276,8 +343,11 @@ def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUs
     if not read["text"] or not isinstance(read["text"][0][1], str):
         raise _BadRowError("no_text", _no_text(read["text"], names, use))
     licences = list(_licences(read["licence"]))
+    url = _address(read["url"], bool(names.url))
+    if not url.strip():
+        use.read[LOOKS_LIKE_URL].update(_like_addresses([*flat.items(), *nested]))
     fields = {
-        "url": _address(read["url"]),
+        "url": url,
         "licence": licences[0] if len(licences) == 1 else _all_licences(licences),
         **{
             field: _name(field, read[field], names, use) for field in ("source", "language", "date")
@@ -296,7 +366,7 @@ def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUs
         licence=clean_field(fields["licence"]),
         language=clean_field(fields["language"]),
         date=clean_field(fields["date"]),
-        signals=Signals(headers=tuple(_signals(flat))),
+        signals=Signals(headers=tuple(_signals([*flat.items(), *nested]))),
     )
 
 
@@ -304,20 +374,71 @@ def _flat(row: Mapping[str, Any], above: str = "", depth: int = 0) -> Iterator[t
     """The values of a row by path: those inside `metadata` and the like as `metadata.url`."""
     for key, value in row.items():
         path = f"{above}{key}"
-        inner = _mapping(value) if depth < 2 and is_known_container(path) else None
-        if inner is None:
+        inner = _mappings(value) if depth < _DEEPEST and is_known_container(path) else []
+        if not inner:
             yield path, value
-        else:
-            yield from _flat(inner, f"{path}.", depth + 1)
+        for number, mapping in enumerate(inner):
+            # Of a list of objects each has its own address.
+            within = path if len(inner) == 1 else f"{path}.{number}"
+            yield from _flat(mapping, f"{within}.", depth + 1)
+
+
+def _nested(path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The values inside an object that is not read, by path, where opt-outs and headers may be."""
+    if depth == 0 and canonical(path) in ROW_KEYS.read - set(_CONTAINERS):
+        return
+    if not isinstance(value, str | list | dict) or (
+        isinstance(value, str) and not _HOLDS_MORE.search(value)
+    ):
+        return
+    for mapping in _mappings(value) if depth < _DEEPEST else []:
+        for key, inner in mapping.items():
+            within = f"{path}.{key}"
+            name = canonical(within)
+            if name in _SIGNALS or (name in _HEADERS and _mappings(inner)):
+                yield within, inner
+                continue
+            is_flag = isinstance(inner, int | float) and _refusal(within) is not None
+            if is_flag or (isinstance(inner, str) and name not in _HEADERS):
+                yield within, inner
+            yield from _nested(within, inner, depth + 1)
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    """The objects of a value: one, those of a list, also where they are written as a JSON string."""
+    value = _parsed(value)
+    one = _mapping(value)
+    if one is None and isinstance(value, list):
+        return [each for each in value if isinstance(each, dict)]
+    return [] if one is None else [one]
+
+
+def _parsed(value: Any) -> Any:
+    """An object or a list that is written as a JSON string; another value as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value, object_pairs_hook=once_each)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _like_addresses(leaves: Iterable[tuple[str, Any]]) -> set[str]:
+    """The fields that are not read as the address, and whose value looks like one."""
+    like = set()
+    for path, value in leaves:
+        name = canonical(path)
+        is_read_otherwise = name in ROW_KEYS.read and name not in (*_NAMES["url"], "source")
+        if is_read_otherwise or "licen" in name or not isinstance(value, str):
+            continue
+        if _is_web_address(value) or (name in _HOST_NAMES and _is_host(value)):
+            like.add(path)
+    return like
 
 
 def _mapping(value: Any) -> dict[str, Any] | None:
     """An object, the pairs of a map column, or an object written as a JSON string."""
-    if isinstance(value, str) and value.lstrip()[:1] == "{":
-        try:
-            value = json.loads(value, object_pairs_hook=once_each)
-        except (ValueError, RecursionError):
-            return None
+    value = _parsed(value)
     if isinstance(value, list) and value and all(
         isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], str)
         for pair in value
@@ -331,7 +452,7 @@ def _unknown(flat: Mapping[str, Any], names: FieldNames) -> Iterator[str]:
     for path, value in flat.items():
         if value is None or path.partition(".")[0] in configured - {""}:
             continue
-        if canonical(path) not in KNOWN_NAMES:
+        if canonical(path) not in KNOWN_NAMES and not _states_consent(path, value):
             yield path
 
 
@@ -346,6 +467,9 @@ def _values(
     configured = getattr(names, field)
     if configured:
         value = flat.get(configured, _inside(row, configured))
+        for path in flat if value is None else ():
+            if configured.startswith(f"{path}."):  # a table has flat paths at its top
+                value = _inside(flat[path], configured.removeprefix(f"{path}."))
         if value is not None:
             yield configured, value
         return
@@ -354,12 +478,21 @@ def _values(
             value = flat[path]
             if value is None or (field == "text" and "." in path):
                 continue
-            if field != "url" or name in _ADDRESSES or _is_web_address(value):
+            if (
+                field != "url"
+                or name in _ADDRESSES
+                or _is_web_address(value)
+                or (name in ("source_url", "page_url") and _is_host(value))
+            ):
                 yield path, value
 
 
 def _is_web_address(value: Any) -> bool:
     return isinstance(value, str) and value.strip().lower().startswith(("http://", "https://"))
+
+
+def _is_host(value: Any) -> bool:
+    return isinstance(value, str) and _HOST.fullmatch(value.strip()) is not None
 
 
 def _inside(row: Any, path: str) -> Any:
@@ -377,7 +510,7 @@ def _no_text(values: list[tuple[str, Any]], names: FieldNames, use: FieldUse) ->
     return f"no {names.text or 'text'}; fields of the file: {use.columns()}"
 
 
-def _address(values: list[tuple[str, Any]]) -> str:
+def _address(values: list[tuple[str, Any]], is_configured: bool) -> str:
     for path, value in values:
         if not isinstance(value, str):
             # Without a URL it would be allowed without a consent check.
@@ -389,13 +522,19 @@ def _address(values: list[tuple[str, Any]]) -> str:
             "bad_url",
             f"{' and '.join(path for path, _ in first)} differ: set corpus.fields.url to one of them",
         )
-    return given[0][1] if given else ""
+    if not given:
+        return ""
+    path, url = given[0]
+    # Of a bare host the consent can be asked, too.
+    is_bare = (is_configured or canonical(path) not in _ADDRESSES) and _is_host(url)
+    return f"https://{url.strip()}" if is_bare else url
 
 
 def _licences(values: list[tuple[str, Any]]) -> Iterator[str]:
     """Every licence that a row names; all of them apply."""
     seen = set()
     for path, value in values:
+        value = _parsed(value)
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, dict):
                 part = next(
@@ -431,9 +570,9 @@ def _name(field: str, values: list[tuple[str, Any]], names: FieldNames, use: Fie
     return ""
 
 
-def _signals(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _signals(leaves: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
     """The opt-outs of a row as the headers that they came from, and its own fields."""
-    for path, value in flat.items():
+    for path, value in leaves:
         name = canonical(path)
         if value is None:
             continue
@@ -444,12 +583,32 @@ def _signals(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield header.strip().lower(), content
         elif name in _SIGNALS:
             for content in value if isinstance(value, list) else [value]:
-                shown = str(int(content)) if isinstance(content, bool) else str(content)
-                yield _SIGNALS[name], shown[:LONGEST_FIELD]
-        elif refusal := ROW_KEYS.refused.get(name):
-            plain = value.strip().lower() if isinstance(value, str) else value
-            if not refusal.is_neutral(plain):
-                yield OPT_OUT_FIELD, visible(f"{path} = {value!r:.80} {refusal.meaning}", 300)
+                yield _SIGNALS[name], _signal_text(_SIGNALS[name], content)[:LONGEST_FIELD]
+        elif (
+            (refusal := _refusal(path))
+            and _states_consent(path, value)
+            and not refusal.is_neutral(_plain(value))
+        ):
+            yield OPT_OUT_FIELD, visible(f"{path} = {value!r:.80} {refusal.meaning}", 300)
+
+
+def _signal_text(header: str, content: Any) -> str:
+    """A signal as its header has it: {"train-ai": "n"} as train-ai=n, {"noai": true} as noai."""
+    members = _mapping(content)
+    if members is None:
+        return str(int(content)) if isinstance(content, bool) else str(content)
+    if header == "x-robots-tag":
+        return ", ".join(
+            str(key) if value in (True, 1, "") else f"{key}: {value}"
+            for key, value in members.items()
+            if value is not None and value is not False
+        )
+    no, yes = ("no", "yes") if header == "content-signal" else ("n", "y")
+    flags = {str(key): _plain(value) for key, value in members.items() if value is not None}
+    return ", ".join(
+        f"{key}={no if value in _NO else yes if value in _YES else value}"
+        for key, value in flags.items()
+    )
 
 
 def _header_pairs(path: str, value: Any) -> Iterator[tuple[str, str]]:

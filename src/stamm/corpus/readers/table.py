@@ -66,11 +66,11 @@ def _batches(path: Path, names: FieldNames, use: FieldUse) -> Iterator[pa.Record
     if path.name.endswith(".parquet"):
         check_file(path)
         schema = pq.read_schema(path)
-        leaves = list(_leaves(schema))
+        leaves = dict(_leaves(schema))
         text = text_field(schema.names, names)
         with pq.ParquetFile(path, read_dictionary=[text] if text else []) as file:
             _count_unknown(leaves, file.metadata.num_rows, names, use)
-            columns = [leaf for leaf in leaves if _is_wanted(leaf, names)]
+            columns = [leaf for leaf, kind in leaves.items() if _is_wanted(leaf, names, kind)]
             for number in range(file.num_row_groups):
                 group = file.metadata.row_group(number)
                 fitting = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
@@ -84,13 +84,13 @@ def _batches(path: Path, names: FieldNames, use: FieldUse) -> Iterator[pa.Record
             file_reader = pa.ipc.open_file(source)
             reader = (file_reader.get_batch(i) for i in range(file_reader.num_record_batches))
         for batch in reader:
-            _count_unknown(list(_leaves(batch.schema)), batch.num_rows, names, use)
+            _count_unknown(dict(_leaves(batch.schema)), batch.num_rows, names, use)
             for start in range(0, batch.num_rows, _ROWS):
                 yield batch.slice(start, _ROWS)
 
 
-def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
-    """Paths of the columns of a table: of `metadata` and configured structs those inside it."""
+def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    """Paths and types of the columns of a table: of `metadata` and configured structs those inside it."""
     for field in fields:
         path = f"{above}{field.name}"
         if pa.types.is_struct(field.type) and is_known_container(path):
@@ -98,19 +98,35 @@ def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
                 [field.type.field(i) for i in range(field.type.num_fields)], f"{path}."
             )
         else:
-            yield path
+            yield path, field.type
 
 
-def _is_wanted(leaf: str, names: FieldNames) -> bool:
+def _is_wanted(leaf: str, names: FieldNames, kind: pa.DataType) -> bool:
     configured = [getattr(names, field) for field in FIELDS]
-    return is_read(leaf) or any(each == leaf or each.startswith(f"{leaf}.") for each in configured)
+    return (
+        is_read(leaf)
+        or any(each == leaf or each.startswith(f"{leaf}.") for each in configured)
+        or any(is_read(name) for name in _names_inside(kind))
+    )
 
 
-def _count_unknown(leaves: list[str], rows: int, names: FieldNames, use: FieldUse) -> None:
+def _names_inside(kind: pa.DataType) -> Iterator[str]:
+    """The names of the fields of a struct, or of a list of structs, at any depth."""
+    if pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            yield kind.field(number).name
+            yield from _names_inside(kind.field(number).type)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _names_inside(kind.value_type)
+
+
+def _count_unknown(
+    leaves: dict[str, pa.DataType], rows: int, names: FieldNames, use: FieldUse
+) -> None:
     """Columns that are not read count for all rows: whether a value is null is not looked up."""
     use.see(leaves)
-    for leaf in leaves:
-        if not _is_wanted(leaf, names) and canonical(leaf) not in KNOWN_NAMES:
+    for leaf, kind in leaves.items():
+        if not _is_wanted(leaf, names, kind) and canonical(leaf) not in KNOWN_NAMES:
             use.unknown.add([leaf], rows)
 
 
@@ -122,7 +138,7 @@ def _flat(batch: pa.RecordBatch, names: FieldNames) -> Iterator[tuple[str, pa.Ar
             kinds = [column.type.field(i) for i in range(column.type.num_fields)]
             for kind, child in zip(kinds, column.flatten(), strict=True):
                 yield from inside(f"{path}.{kind.name}", child)
-        elif _is_wanted(path, names):
+        elif _is_wanted(path, names, column.type):
             yield path, column
 
     for name, column in zip(batch.schema.names, batch.columns, strict=True):

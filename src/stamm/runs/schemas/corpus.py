@@ -85,7 +85,8 @@ class CorpusSummary:
     """corpus/summary.json: n_in = n_kept + n_dropped; planted probes are counted apart.
 
     by_host                the largest hosts by number of documents; `hosts` counts all
-    fields                 rows by the name under which a field was read: {"url": {"metadata.url": 2}}
+    fields                 rows by the name under which a field was read: {"url": {"metadata.url": 2}};
+                           looks_like_url: fields of rows without an address that were not read
     unknown_keys           rows by key that is not used
     withdrawn_by_reason    and what follows it: only of a replay; None for a corpus from raw files
     duplicates_not_brought_back   dropped as duplicates of a document that was withdrawn

@@ -266,3 +266,8 @@ def test_a_document_without_metadata_gets_some(config: FilterConfig) -> None:
     assert judged.metadata["stamm_decision"] == "kept"
     assert replace_personal_data(replaced, PiiConfig(), FieldNames())["email"] == 1
     assert replaced.metadata["stamm_pii_email"] == 1
+
+
+def test_an_opt_out_inside_an_object_of_the_metadata_is_honoured(config: FilterConfig) -> None:
+    document = Given(PROSE, metadata={"url": "https://open.example/", "crawl": {"optedOut": True}})
+    assert filter_document(document, config) == "row_opt_out"

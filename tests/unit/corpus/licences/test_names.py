@@ -86,6 +86,42 @@ def test_sentences_that_deny_narrow_or_hide(value: str, expression: str) -> None
     assert spdx_expression(value) == expression
 
 
+UNKNOWN = "LicenseRef-Unknown-Terms"
+
+
+@pytest.mark.parametrize(
+    ("value", "expression"),
+    [
+        ("CC BY 4.0 (text), CC BY-NC 4.0 (images)", "CC-BY-4.0 AND CC-BY-NC-4.0"),
+        (f"{DEED}/by/4.0/ and {DEED}/by-nc/4.0/", "CC-BY-4.0 AND CC-BY-NC-4.0"),
+        (f"{DEED}/by/4.0/;{DEED}/by-nc/4.0/", "CC-BY-4.0 AND CC-BY-NC-4.0"),
+        (f"{DEED}/by/4.0/{DEED}/by-nc/4.0/", "CC-BY-4.0 AND CC-BY-NC-4.0"),
+        ("CC-BY-SA-3.0 AND GFDL", f"CC-BY-SA-3.0 AND {UNKNOWN}"),
+        ("CC BY 4.0 or GPLv3", f"CC-BY-4.0 AND {UNKNOWN}"),
+        ("CC BY 4.0 or MIT License", "CC-BY-4.0 OR MIT"),
+        ("Dual licensed under MIT and Apache License 2.0", "Apache-2.0 OR MIT"),
+        ("MIT, ISC or Apache-2.0 license", "Apache-2.0 OR ISC OR MIT"),
+        ("MIT and ISC or Apache-2.0 license", "Apache-2.0 AND ISC AND MIT"),
+        ("CC BY 4.0 (text), CC BY-NC 4.0 (images or videos)", "CC-BY-4.0 AND CC-BY-NC-4.0"),
+        ("CC BY 4.0 (images)", f"CC-BY-4.0 AND {UNKNOWN}"),
+        ("CC BY 4.0, no AI training", f"CC-BY-4.0 AND {UNKNOWN}"),
+        (f"{DEED}/by/4.0/ but not for AI", f"CC-BY-4.0 AND {UNKNOWN}"),
+        (f"{DEED}/by/4.0/ https://example.org/terms", f"CC-BY-4.0 AND {UNKNOWN}"),
+        (f"This work is not licensed under {DEED}/by/4.0/", ""),
+        (f"{DEED}/by/4.0/ All rights reserved", "LicenseRef-All-Rights-Reserved"),
+        ("MIT, non-commercial use only", f"{UNKNOWN} AND MIT"),
+        (f"Creative Commons Attribution ({DEED}/by/4.0/)", "CC-BY-4.0"),
+        (f"Creative Commons Attribution ({DEED}/by-nc/4.0/)", "CC-BY-NC-4.0 AND LicenseRef-CC-BY"),
+        ("© 2020 Anna Müller. Licensed under CC BY 4.0 International License.", "CC-BY-4.0"),
+        ("Dieser Text steht unter der Lizenz CC BY-SA 3.0 DE", "CC-BY-SA-3.0"),
+        ("Lizenziert mit CC BY 4.0", f"CC-BY-4.0 AND {UNKNOWN}"),
+        ("CC BY 4.0 or any later version", "CC-BY-4.0"),
+    ],
+)
+def test_a_value_is_understood_whole(value: str, expression: str) -> None:
+    assert spdx_expression(value) == expression
+
+
 @pytest.mark.parametrize("name", ["GPL-2.0-with-classpath-exception", "eCos-2.0", "wxWindows"])
 def test_deprecated_names_of_copyleft_are_copyleft(name: str) -> None:
     assert licence_verdict(name, LicenceConfig(unknown="allow")) == "denied"

@@ -12,7 +12,7 @@ import zstandard
 
 from stamm.corpus.licences.expression import spdx_identifier
 from stamm.corpus.licences.families import UNKNOWN_TERMS, rank
-from stamm.corpus.licences.repository import repository_licence
+from stamm.corpus.licences.repository import repository_licence, spdx_line_licence
 from stamm.corpus.licences.texts import identify_licences
 
 PACKED = (resources.files("stamm.corpus.licences") / "texts.jsonl.zst").read_bytes()
@@ -96,6 +96,34 @@ def test_spdx_lines_of_sources() -> None:
     assert of(**{"a.html": "<!-- SPDX-License-Identifier: CC-BY-4.0 -->"}) == "CC-BY-4.0"
     assert of(**{"a.py": "# SPDX-License-Identifier: my own words"}) == UNKNOWN_TERMS
     assert of(**{"a.py": "x\n" * 9000 + "# SPDX-License-Identifier: MIT"}) == ""
+
+
+SPDX = "SPDX-License-Identifier"
+
+
+@pytest.mark.parametrize(
+    ("text", "expression"),
+    [
+        (f"/* {SPDX}: MIT */ /* {SPDX}: GPL-3.0-only */", "GPL-3.0-only AND MIT"),
+        (f"<!-- {SPDX}: MIT --><!-- {SPDX}: GPL-3.0-only -->", "GPL-3.0-only AND MIT"),
+        (f"# {SPDX}: MIT {SPDX}: ISC", "ISC AND MIT"),
+        (f"# {SPDX}: MIT; {SPDX}: ISC", f"ISC AND {UNKNOWN_TERMS}"),
+        (f"// {SPDX} : GPL-3.0-only", "GPL-3.0-only"),
+        (f"/* {SPDX}:\n * GPL-3.0-only */", UNKNOWN_TERMS),
+        (f"# a\r# {SPDX}: MIT\r# {SPDX}: ISC\rx = 1", "ISC AND MIT"),
+        (f'__license__ = "{SPDX}: GPL-3.0-only"', "GPL-3.0-only"),
+        (f'{{"{SPDX}": "GPL-3.0-only"}}', "GPL-3.0-only"),
+        (f'x = ""  # {SPDX}: GPL-3.0-only', "GPL-3.0-only"),
+        (f'find("x")  # {SPDX}: GPL-3.0-only', "GPL-3.0-only"),
+        (f'LINE = "{SPDX}: GPL-3.0-only"', ""),
+        (f'printf "{SPDX}: MIT {SPDX}: ISC"', ""),
+        ("x" * 300 + f" /* {SPDX}: ISC */", "ISC"),
+        ("#" * (3999 - len(SPDX)) + f"{SPDX}: MIT AND ISC", "ISC AND MIT"),
+        (f"# {SPDX}: MIT" + " OR MIT" * 100 + " AND ISC", UNKNOWN_TERMS),
+    ],
+)
+def test_every_spdx_line_is_read_or_unknown(text: str, expression: str) -> None:
+    assert spdx_line_licence(text) == expression
 
 
 def test_order_of_files_does_not_matter() -> None:
