@@ -49,7 +49,7 @@ from stamm.models.decoder import Decoder
 from stamm.runs.schemas.evaluation import ItemLine
 
 BLOCK, GENERATED_BLOCK = 2000, 200  # items that are scored, or answered, then written, together
-VERSION = 4  # of the rules; a change of numbers makes it larger
+VERSION = 5  # of the rules; a change of numbers makes it larger
 MOST_LINES = 1000
 TOO_LONG = "longer than the model's context"
 _LONGEST_OUTPUT = 2000
