@@ -120,9 +120,9 @@ def _normalized(text: str) -> str:
         if digit is not None:
             letters[ord(letter)] = str(digit)
         elif unicodedata.decomposition(letter).startswith("<fraction>"):
-            letters[ord(letter)] = " " + unicodedata.normalize("NFKC", letter).replace(
-                "\u2044", "/"
-            )
+            plain = unicodedata.normalize("NFKC", letter).replace("\u2044", "/")
+            text = re.sub(rf"(?<=\d){letter}", f" {plain}", text)
+            letters[ord(letter)] = plain
     return _SYMBOL.sub(_FORMULA, text.translate(letters))
 
 
@@ -222,13 +222,14 @@ def _is_mark(text: str, token: re.Match[str]) -> bool:
     mark = _MARKS.search(before)
     if mark is not None:
         return not mark[0].endswith("[") or text[end : end + 1] == "]"
-    unit = r"(?:(?:^|[\s\d/])(?:[kcdmµ]?m|ft|yd|mi)|/ ?(?:s|h|min|sec))$"
+    unit = r"(?:(?:^|[\s\d/])(?:[kcdmµ]?m|ft|yd|mi)|/ ?(?:s|h|min|sec)|m s-)$"
     return token[0] in ("2", "3") and re.search(unit, before) is not None
 
 
 def _has_unit(text: str, begin: int, end: int) -> bool:
     """Whether the number has a unit, so that a comma in it is not that of a list."""
-    return text[begin - 1 : begin] in tuple(_CURRENCIES) or _UNIT.match(text, end) is not None
+    unit = _UNIT.match(text, end) or _MAGNITUDE.match(text, end)
+    return unit is not None or text[begin - 1 : begin] in tuple(_CURRENCIES)
 
 
 def _signed(text: str, begin: int, end: int, value: Fraction | None) -> Fraction | None:
