@@ -31,7 +31,7 @@ UNREAD = {
     "overlap": "{} has no windows: it is for held_out",
     "blimp_pairs_per_paradigm": "{} is not blimp",
 }
-"""Settings that not every task reads, and what is said of one that none does."""
+"""Settings that not every task reads, and the message for one that none does."""
 _NEUTRAL = ("chat", "rolling", "shots")  # checked also where the command line does not change them
 DESCRIPTIONS = "data/tasks"
 _DATA = (".jsonl", ".jsonl.zst", ".jsonl.gz")
