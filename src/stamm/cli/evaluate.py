@@ -71,11 +71,15 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if len(rival) > 1:
         named = ", ".join(map(str, rival))
         raise RunError(f"{options.against} holds {len(rival)} models", fix=f"Name one: {named}")
+    mixed = not all(map(is_hub_folder, {**first, **rival}))
     for model, folder in {**first, **rival}.items():
         if options.dry_run:
             print(f"{verb} {model} -> {folder}")
         else:
-            _evaluate(model, folder, config, usual)
+            own = config
+            if mixed and is_hub_folder(model):  # read for the held-out text of the other
+                own = replace(config, context=usual.context, overlap=usual.overlap)
+            _evaluate(model, folder, own, usual)
     if not options.dry_run:
         _print(options, config, usual, first, rival)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -17,6 +17,22 @@ from stamm.base.user_code import NAMES_CODE, is_reference, reference_files
 PAIRS_SHIPPED = 15
 BuiltInTask = Literal["held_out", "blimp"]
 BUILT_IN_TASKS: tuple[str, ...] = get_args(BuiltInTask)
+BUILT_IN_READS: Mapping[str, Collection[str]] = {
+    "held_out": ("context", "overlap"),
+    "blimp": ("blimp_pairs_per_paradigm",),
+}
+UNREAD = {
+    "chat": "nothing of {} is asked in a chat",
+    "rolling": "{} scores no whole texts",
+    "shots": "{} has no examples",
+    "shots_seed": "{} has no examples with these settings",
+    "task_folder": "the data of {} are not looked for in a folder",
+    "context": "{} has no windows: it is for held_out",
+    "overlap": "{} has no windows: it is for held_out",
+    "blimp_pairs_per_paradigm": "{} is not blimp",
+}
+"""Settings that not every task reads, and the message for one that none does."""
+_NEUTRAL = ("chat", "rolling", "shots")  # checked also where the command line does not change them
 DESCRIPTIONS = "data/tasks"
 _DATA = (".jsonl", ".jsonl.zst", ".jsonl.gz")
 
@@ -165,3 +181,47 @@ def task_inputs(config: EvaluateConfig) -> dict[str, Path]:
             )
         found[f"data of {name}"] = data
     return found
+
+
+def check_step(config: EvaluateConfig) -> None:
+    """Check what can be checked without the tasks, so that a recipe refuses it before it trains.
+
+    Raises   ConfigError for checkpoints="all", and as `check_settings_read` where all tasks are built in.
+    """
+    if config.checkpoints == "all":
+        raise ConfigError(
+            "checkpoints = all evaluates a finished run",
+            where="evaluate.checkpoints",
+            fix="Run `stamm evaluate RUN checkpoints=all` after it",
+        )
+    own = [name for name in config.tasks if name not in BUILT_IN_TASKS]
+    check_settings_read(config, UNREAD if own else (), ", ".join(config.tasks), config)
+
+
+def check_settings_read(
+    config: EvaluateConfig, read: Collection[str], named: str, usual: EvaluateConfig
+) -> None:
+    """Check the settings against those that the tasks read.
+
+    named   the tasks, in messages
+    usual   its settings need no reader, except chat, rolling and shots that are not the default
+
+    Raises   ConfigError for a setting without a reader, and for a limit of a built-in task.
+    """
+    built_in = [name for name in config.tasks if name in BUILT_IN_TASKS]
+    if config.limit is not None and built_in:
+        raise ConfigError(
+            f"limit = {config.limit} is for tasks from files, and {built_in[0]} is built in",
+            where="evaluate.limit",
+            fix="Leave it out of tasks, or set blimp_pairs_per_paradigm",
+        )
+    default = EvaluateConfig()
+    for key, reason in UNREAD.items():
+        value, other = getattr(config, key), getattr(default if key in _NEUTRAL else usual, key)
+        if key not in read and value != other:
+            shown = str(other).lower() if isinstance(other, bool) else other
+            raise ConfigError(
+                f"{key} = {value}, and {reason.format(named)}",
+                where=f"evaluate.{key}",
+                fix=f"Set {key}={'none' if shown is None else shown}",
+            )

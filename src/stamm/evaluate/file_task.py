@@ -22,7 +22,7 @@ from stamm.evaluate.blind import (
     credit,
     unigram_log_probs,
 )
-from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.config import EvaluateConfig, shipped_tasks
 from stamm.evaluate.contamination import contamination_of
 from stamm.evaluate.instructions import followed
 from stamm.evaluate.item_file import ItemFile, blocks_of
@@ -49,7 +49,7 @@ from stamm.models.decoder import Decoder
 from stamm.runs.schemas.evaluation import ItemLine
 
 BLOCK, GENERATED_BLOCK = 2000, 200  # items that are scored, or answered, then written, together
-VERSION = 4  # of the rules; a change of numbers makes it larger
+VERSION = 5  # of the rules; a change of numbers makes it larger
 MOST_LINES = 1000
 TOO_LONG = "longer than the model's context"
 _LONGEST_OUTPUT = 2000
@@ -79,6 +79,18 @@ class FileTask:
         if self.data.description.kind == "perplexity":
             settings["rolling"] = config.rolling
         return settings
+
+    def reads(self, config: EvaluateConfig) -> set[str]:
+        """The settings, of those that not every task reads, that change this task."""
+        described = self.data.description
+        read = {"shots", "rolling"} if described.kind == "perplexity" else {"shots"}
+        read |= {"shots_seed"} if config.shots else set()
+        read |= {"chat"} if described.has_chat_form else set()
+        folder = config.task_folder
+        shipped = self.name in shipped_tasks() and folder is not None
+        return read | (
+            {"task_folder"} if shipped and self.data.data.is_relative_to(folder) else set()
+        )
 
     def identity(self, context: TaskContext) -> str:
         """Hash of everything that the result depends on."""

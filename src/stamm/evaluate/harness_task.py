@@ -93,6 +93,10 @@ class HarnessTask:
             "rolling": config.rolling,
         }  # fmt: skip
 
+    def reads(self, config: EvaluateConfig) -> set[str]:
+        """The settings, of those that not every task reads, that change this task."""
+        return {"shots", "rolling"} | ({"shots_seed"} if config.shots else set())
+
     def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
         """Evaluate by the harness; `lm_eval` of the result is its own JSON, without machine and time.
 

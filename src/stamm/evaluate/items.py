@@ -27,15 +27,28 @@ from stamm.evaluate.task_file import (
     TaskDescription,
 )
 
-_FIELD = re.compile(r"\{([A-Za-z0-9_.]+)\}")
+_FIELD = re.compile(r"\{([^{}]+)\}")
+_TEXT_OF_LIST = re.compile(r"\s*\[\s*([\"']).*\1\s*\]\s*", re.DOTALL)
 _LONGEST_LABEL = 128
 MOST_CHOICES = 1000
+_LABELS = (
+    'Set "labels" in the description: ["0", "1", …] for numbers, ["A", "B", …] for letters, '
+    'what "choices" is for texts'
+)
 COPY = "a copy of an earlier item"
 Examples = Mapping[str, tuple[tuple[str, str], ...]]
 
 
 class RejectedError(Exception):
     """A row cannot be an item; the message is the reason, without text of the row."""
+
+
+class _BehindLastError(RejectedError):
+    """The label is the number of choices: out of range, or numbers begin with 1."""
+
+
+class _AmbiguousError(Exception):
+    """A label is the text of a choice, and the number or letter of another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +98,7 @@ def read_items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
     """The items of a task's split in the order of the file, and its rejected rows.
 
     Edge     a copy of an earlier item is rejected; a hash of each item is kept in memory
-    Raises   DataError when the file is cut or damaged.
+    Raises   DataError when the file is cut or damaged, and for labels that can be read in two ways.
     """
     if task.limit is None:
         yield from _items(task)
@@ -98,6 +111,7 @@ def read_items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
 def _items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
     known: set[bytes] = set()
     splits: dict[str, int] = {}
+    from_one, has_zero = 0, False
     all_asked = not task.description.split and "split" not in task.description.groups
     for line, row in _rows(task):
         if isinstance(row, RejectedRow):
@@ -114,8 +128,11 @@ def _items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
                 )
         if not task.description.split or row.get("split") == task.description.split:
             try:
-                item = _item(task.description, row, line)
+                item = _item_of(task, row, line)
+                has_zero = has_zero or str(_value_or_none(row, task.description.answer)) == "0"
             except RejectedError as error:
+                if isinstance(error, _BehindLastError):
+                    from_one = from_one or line
                 yield RejectedRow(line=line, reason=str(error))
                 continue
             content = repr(
@@ -127,6 +144,13 @@ def _items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
             key = hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=8).digest()
             yield RejectedRow(line=line, reason=COPY) if key in known else item
             known.add(key)
+    if from_one and not has_zero:
+        raise DataError(
+            f"{task.description.answer!r} is never 0, and here the number of choices: its numbers "
+            "begin with 1, or the row is wrong",
+            where=f"{task.data}, line {from_one}",
+            fix='Set "labels": ["1", "2", …] in the description, or correct the row',
+        )
 
 
 def _rank(seed: object, line: int) -> str:
@@ -158,7 +182,7 @@ def choose_examples(task: TaskData, shots: int, seed: int) -> Examples:
             if described.shots_answer:
                 pair = _filled(described.context, row), _filled(described.shots_answer, row)
             else:
-                item = _item(described, row, line)
+                item = _item_of(task, row, line)
                 pair = item.context, item.answer
                 if described.blank:
                     before, _, after = item.context.partition(described.blank)
@@ -190,7 +214,7 @@ def _rows(task: TaskData) -> Iterator[tuple[int, dict[str, Any] | RejectedRow]]:
     with BoundedStream(task.data, EXPANSION) as stream:
         try:
             lines = _decoded(task, stream)
-            yield from _table(lines, separator) if separator else _objects(lines)
+            yield from _table(lines, separator, task) if separator else _objects(lines)
         except StreamError as stopped:
             raise DataError(
                 f"{task.data} is cut or damaged: {stopped.detail}", fix="Get the file again"
@@ -222,15 +246,24 @@ def _objects(
             yield number, text
         elif text.strip():
             try:
-                row = json.loads(text)
+                row = json.loads(text, object_pairs_hook=_object)
+            except RejectedError as error:
+                yield number, RejectedRow(line=number, reason=str(error))
+                continue
             except (ValueError, RecursionError):
                 row = None
             known = isinstance(row, dict)
             yield number, row if known else RejectedRow(line=number, reason="not a JSON object")
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(row := dict(pairs)) < len(pairs):
+        raise RejectedError("a key twice")
+    return row
+
+
 def _table(
-    lines: Iterator[tuple[int, str | RejectedRow]], separator: str
+    lines: Iterator[tuple[int, str | RejectedRow]], separator: str, task: TaskData
 ) -> Iterator[tuple[int, dict[str, Any] | RejectedRow]]:
     """Rows of CSV, with quotes, or TSV, without; the first has the names of the fields."""
     rejected: list[RejectedRow] = []
@@ -259,11 +292,25 @@ def _table(
             return
         if names is None:
             names = row
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise DataError(
+                    f"two columns are called {twice!r}",
+                    where=f"{task.data}, line {number}",
+                    fix="Rename one of them",
+                )
         elif len(row) == len(names):
             yield number, dict(zip(names, row, strict=True))
         elif row:
             reason = "not as many fields as the first row names"
             yield number, RejectedRow(line=number, reason=reason)
+
+
+def _item_of(task: TaskData, row: dict[str, Any], line: int) -> TaskItem:
+    try:
+        return _item(task.description, row, line)
+    except _AmbiguousError as error:
+        raise DataError(str(error), where=f"{task.data}, line {line}", fix=_LABELS) from None
 
 
 def _item(described: TaskDescription, row: dict[str, Any], line: int) -> TaskItem:
@@ -314,10 +361,12 @@ def _item(described: TaskDescription, row: dict[str, Any], line: int) -> TaskIte
 
 
 def _context(described: TaskDescription, row: dict[str, Any]) -> str:
-    """The question; a template whose fields are all empty asks nothing."""
+    """The question; a template with an empty field asks something else."""
     names = _FIELD.findall(described.context)
-    if names and not any(_text(row, name).strip() for name in names):
-        raise RejectedError("empty context")
+    empty = [name for name in names if not _text(row, name).strip()]
+    if empty:
+        whole = len(empty) == len(names)
+        raise RejectedError("empty context" if whole else f"{empty[0]!r} is empty")
     return _filled(described.context, row)
 
 
@@ -346,6 +395,13 @@ def _answers(described: TaskDescription, row: dict[str, Any]) -> tuple[str, ...]
         answers = (_text(row, described.answer),)
     if not answers or not all(one.strip() for one in answers):
         raise RejectedError("empty text")
+    values = value if isinstance(value, list) else [value]
+    if any(isinstance(one, str) and _TEXT_OF_LIST.fullmatch(one) for one in values):
+        raise RejectedError(f"{described.answer!r} is a text of a list, not a list")
+    if described.match == "exact" and any(isinstance(one, float) for one in values):
+        raise RejectedError(
+            f"{described.answer!r} is a decimal number; write it as text, or set match: number"
+        )
     if described.match == "number" and any(answer_number(one) is None for one in answers):
         raise RejectedError(f"{described.answer!r} is not a number")
     return answers
@@ -395,23 +451,35 @@ def _rights(
             if len(rights) == len(choices):
                 raise RejectedError(f"{name!r} names every choice")
             return rights
-    if isinstance(value, str):
-        if choices.count(value) == 1:
-            return (choices.index(value),)
-        if len(value) == 1 and value.isalpha():
-            value = ord(value.upper()) - ord("A")
-        else:
-            value = int(value) if re.fullmatch(r"\d{1,4}", value) else None
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int | str):
         raise RejectedError(f"{name!r} names no choice")
-    if not 0 <= value < len(choices):
+    text = str(value)
+    if isinstance(value, str) and choices.count(text) > 1:
+        raise RejectedError(f"{name!r} names two choices of one text")
+    number = int(text) if re.fullmatch(r"-?[0-9]{1,4}", text) else None
+    if isinstance(value, str) and re.fullmatch("[A-Za-z]", text):
+        number = ord(text.upper()) - ord("A")
+    # A number in JSON is not one of a list of texts.
+    among = choices if isinstance(value, str) or len(described.choices) > 1 else ()
+    if among.count(text) == 1:
+        right = among.index(text)
+        if number is not None and number != right and 0 <= number < len(choices):
+            raise _AmbiguousError(
+                f"{name!r} is the text of choice {right}, and the number or letter of another"
+            )
+        return (right,)
+    if number is None:
+        raise RejectedError(f"{name!r} names no choice")
+    if number == len(choices) and not text.isalpha():
+        raise _BehindLastError(f"{name!r} is out of range")
+    if not 0 <= number < len(choices):
         raise RejectedError(f"{name!r} is out of range")
-    return (value,)
+    return (number,)
 
 
 def _labelled(described: TaskDescription, row: dict[str, Any], count: int, value: Any) -> int:
     """The number of the choice with this label; labels of the description are compared as texts."""
-    labels: Any = list(described.labels)
+    labels: Any = [_filled(label, row) for label in described.labels]
     named = "labels"
     if len(labels) == 1:
         named = labels[0]
@@ -439,7 +507,7 @@ def _text(row: dict[str, Any], name: str) -> str:
 
 def _value(row: dict[str, Any], name: str) -> Any:
     value: Any = row
-    for key in name.split("."):
+    for key in (name,) if name in row else name.split("."):
         if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
             value = value[int(key)]
         elif isinstance(value, dict) and key in value:
@@ -447,6 +515,13 @@ def _value(row: dict[str, Any], name: str) -> Any:
         else:
             raise RejectedError(f"no field {name!r}")
     return value
+
+
+def _value_or_none(row: dict[str, Any], name: str) -> Any:
+    try:
+        return _value(row, name)
+    except RejectedError:
+        return None
 
 
 def _label_text(value: object) -> str:

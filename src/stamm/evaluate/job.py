@@ -20,7 +20,14 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import write_text
 from stamm.base.schema import read_record, record, write_record
 from stamm.base.user_code import guarded
-from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
+from stamm.evaluate.config import (
+    BUILT_IN_READS,
+    BUILT_IN_TASKS,
+    UNREAD,
+    EvaluateConfig,
+    check_settings_read,
+    check_step,
+)
 from stamm.evaluate.file_task import FileTask, result_name
 from stamm.evaluate.harness_task import HarnessTask
 from stamm.evaluate.registry import load_tasks
@@ -46,12 +53,7 @@ def run(config: EvaluateConfig, workspace: Workspace, usual: EvaluateConfig | No
 
     Raises   as `evaluate_model`; ConfigError for checkpoints="all", which `stamm evaluate` does.
     """
-    if config.checkpoints == "all":
-        raise ConfigError(
-            "checkpoints = all evaluates a finished run",
-            where="evaluate.checkpoints",
-            fix="Run `stamm evaluate RUN checkpoints=all` after it",
-        )
+    check_step(config)
     set_determinism(config.threads)
     folder = workspace.inputs["tokenizer"]
     decoder = load_decoder(workspace.inputs["model"])
@@ -77,7 +79,7 @@ def evaluate_model(
              uses; as the tasks.
     """
     tasks = load_tasks(config.tasks, config.task_folder)
-    check_settings_used(config, tasks)
+    check_settings_used(config, tasks, usual or config)
     names = [result_file(task, config, usual or config) for task in tasks]
     set_determinism(config.threads)
     check_finite(model.decoder)
@@ -123,20 +125,14 @@ def result_file(task: EvaluationTask, config: EvaluateConfig, usual: EvaluateCon
     return task.name + "".join(parts)
 
 
-def check_settings_used(config: EvaluateConfig, tasks: Sequence[EvaluationTask]) -> None:
-    """Check that shots, chat, limit and rolling are settings of a task.
+def check_settings_used(
+    config: EvaluateConfig, tasks: Sequence[EvaluationTask], usual: EvaluateConfig
+) -> None:
+    """Check that a task reads each setting that is not as in `usual`; shots, chat and rolling always.
 
-    Raises   ConfigError for one that no task uses, for a limit of a built-in task, and for a chat format
+    Raises   ConfigError for one that no task reads, for a limit of a built-in task, and for a chat format
              of a YAML task.
     """
-    named = ", ".join(task.name for task in tasks)
-    built_in = [task.name for task in tasks if task.name in BUILT_IN_TASKS]
-    if config.limit is not None and built_in:
-        raise ConfigError(
-            f"limit = {config.limit} is for tasks from files, and {built_in[0]} is built in",
-            where="evaluate.limit",
-            fix="Leave it out of tasks, or set blimp_pairs_per_paradigm",
-        )
     if config.chat and any(isinstance(task, HarnessTask) for task in tasks):
         raise ConfigError(
             "chat = True is not supported for YAML tasks of lm-evaluation-harness: their text never "
@@ -144,35 +140,13 @@ def check_settings_used(config: EvaluateConfig, tasks: Sequence[EvaluationTask])
             where="evaluate.chat",
             fix="Set chat=false for them, or describe the task in JSON (docs/evaluation.md)",
         )
-    own = [task for task in tasks if task.name not in BUILT_IN_TASKS]
-    in_chat = [
-        task
-        for task in own
-        if not isinstance(task, FileTask) or task.data.description.has_chat_form
-    ]
-    if config.chat and not in_chat:
-        raise ConfigError(
-            f"chat = True, and nothing of {named} is asked in a chat",
-            where="evaluate.chat",
-            fix="Set chat=false",
-        )
-    rolling = [
-        task
-        for task in own
-        if not isinstance(task, FileTask) or task.data.description.kind == "perplexity"
-    ]
-    if config.rolling != "text" and not rolling:
-        raise ConfigError(
-            f"rolling = {config.rolling}, and {named} scores no whole texts",
-            where="evaluate.rolling",
-            fix="Set rolling=text",
-        )
-    if config.shots and not own:
-        raise ConfigError(
-            f"shots = {config.shots}, and {named} has no examples",
-            where="evaluate.shots",
-            fix="Set shots=0",
-        )
+    read: set[str] = set()
+    for task in tasks:
+        if isinstance(task, FileTask | HarnessTask):
+            read.update(task.reads(config))
+        else:  # a user's own may read everything
+            read.update(BUILT_IN_READS.get(task.name, UNREAD))
+    check_settings_read(config, read, ", ".join(task.name for task in tasks), usual)
 
 
 def _is_done(task: EvaluationTask, name: str, context: TaskContext) -> bool:

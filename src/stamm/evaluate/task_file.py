@@ -51,7 +51,7 @@ _UNNAMED = re.compile(r"[^a-z0-9_]+")
 
 @dataclass(frozen=True, kw_only=True)
 class TaskDescription:
-    """Description of a task: its kind, and templates with fields of an item, "{field}" or "{a.b}".
+    """Description of a task: its kind, and templates with fields of an item, "{a field}" or "{a.b}".
 
     kind            multiple_choice and minimal_pairs compare log-likelihoods; cloze asks whether the
                     last word is the greedy continuation; generation compares a greedy completion;
@@ -60,9 +60,9 @@ class TaskDescription:
     context         template of the question; "" for minimal pairs
     choices         templates of the choices, or the one name of a field with a list of texts
     answer          field of the right choice: its number from 0, its letter, its text, or a list of
-                    0 and 1; of a generation, the field of the answer, or of a list of right answers
-    labels          labels of the choices, one of which `answer` is, or the one name of a field with a
-                    list of them; () for none
+                    0 and 1 (one that is both a text and the number of another is refused); of a generation, the field of the answer, or of a list of right answers
+    labels          templates of the labels of the choices, one of which `answer` is, or the one name of
+                    a field with a list of them; () for none
     blank           text in the context that the choices stand for: what follows it is scored, with each
                     choice in its place, as in WinoGrande; "" for choices that follow the context
     text            template of the text of cloze and perplexity
@@ -137,6 +137,16 @@ class TaskDescription:
             ("context", self.kind not in _ASKED or bool(self.context), "is empty"),
             ("metric", self.metric in ("", *metrics), f"is not one of {metrics}"),
             ("encoding", has_lines, "is not an encoding that ends lines as ASCII does"),
+            *(
+                (key, "{{" not in value and "}}" not in value, "has two braces; a field is {name}")
+                for key in ("context", "text", "shots_answer")
+                for value in (getattr(self, key),)
+            ),
+            (
+                "choices",
+                not any("{{" in one or "}}" in one for one in self.choices),
+                "has two braces; a field is {name}",
+            ),
             ("blank", not self.blank or self.kind == "multiple_choice", "is for multiple_choice"),
         )
 

@@ -11,7 +11,7 @@ from stamm.activations.spec import Spec
 from stamm.adapt.config import SwapConfig, swapped_config
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
-from stamm.evaluate.config import EvaluateConfig, task_inputs
+from stamm.evaluate.config import EvaluateConfig, check_step, task_inputs
 from stamm.models.config import DecoderConfig
 from stamm.models.self_guide import without_guide
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
@@ -172,6 +172,7 @@ class AdaptRecipe:
     ) -> list[Step]:
         if self.evaluate is None or not start.pack:
             return []
+        check_step(self.evaluate)
         folders = {"start": "start_evaluate", _SWAP: f"{_SWAP}/evaluate"}
         return [
             Step(

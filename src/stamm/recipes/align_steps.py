@@ -19,7 +19,7 @@ from stamm.align.training.loss_config import needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
-from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.config import EvaluateConfig, check_step
 from stamm.export.config import ExportConfig
 from stamm.models.sampling_config import SamplingConfig
 from stamm.recipes.start_model import StartModel
@@ -279,7 +279,11 @@ def answers_step(
 def evaluate_step(
     arm: str, config: EvaluateConfig, start: StartModel, *, of_start: bool = False
 ) -> Step:
-    """Held-out loss and other tasks of an arm, or of the start model."""
+    """Held-out loss and other tasks of an arm, or of the start model.
+
+    Raises   ConfigError for a setting that none of the tasks reads
+    """
+    check_step(config)
     return Step(
         name="evaluate.start" if of_start else f"evaluate.{arm}",
         job="evaluate",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
 from stamm.corpus.config import CorpusConfig
-from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.config import EvaluateConfig, check_step
 from stamm.evaluate.task import check_tasks
 from stamm.export.config import ExportConfig
 from stamm.export.registry import export_problems
@@ -22,6 +22,7 @@ def check_evaluation(config: EvaluateConfig, corpus: CorpusConfig, model: Decode
 
     Raises   ConfigError with the values and the fix.
     """
+    check_step(config)
     check_tasks(config.tasks)
     if corpus.held_out == 0 and "held_out" in config.tasks:
         raise ConfigError(

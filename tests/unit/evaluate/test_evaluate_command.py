@@ -89,7 +89,7 @@ def test_a_hugging_face_folder_is_evaluated_and_compared(
     (left_out,) = found["not_compared"]
     assert (left_out["task"], left_out["reason"]) == ("held_out", "only one of the two has results")
     # Results of other tasks in the folders are not shown.
-    command[4] = "tasks=mine.jsonl"
+    command[4:] = ["tasks=mine.jsonl", "threads=1"]
     assert main([*command, "--json"]) == 0
     alone = json.loads(capsys.readouterr().out)
     assert {name: [one["task"] for one in each] for name, each in alone["tasks"].items()} == {
@@ -125,6 +125,11 @@ def test_results_of_other_settings_are_kept(
         (["tasks=blimp", "chat=true"], "nothing of blimp is asked in a chat"),
         (["tasks=held_out,blimp", "shots=2"], "has no examples"),
         (["tasks=mine.jsonl", "rolling=harness"], "scores no whole texts"),
+        (["tasks=blimp", "context=32"], "context = 32, and blimp has no windows"),
+        (["tasks=mine.jsonl", "overlap=4"], "overlap = 4, and mine has no windows"),
+        (["tasks=xcopa_slice", "shots_seed=4"], "has no examples with these settings"),
+        (["tasks=xcopa_slice,held_out", "task_folder=/tmp"], "are not looked for in a folder"),
+        (["tasks=mine.jsonl", "blimp_pairs_per_paradigm=3"], "mine is not blimp"),
     ):
         assert main(["evaluate", "run", *changes]) == 2
         assert said in capsys.readouterr().err

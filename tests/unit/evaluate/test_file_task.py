@@ -18,7 +18,7 @@ from stamm.base.student_t import t_quantile
 from stamm.evaluate import blind, file_task, job
 from stamm.evaluate.config import EvaluateConfig, shipped_tasks, task_inputs
 from stamm.evaluate.file_task import is_right
-from stamm.evaluate.items import COPY, RejectedRow, TaskItem, read_items
+from stamm.evaluate.items import COPY, RejectedRow, TaskItem, choose_examples, read_items
 from stamm.evaluate.scoring import loglikelihood
 from stamm.evaluate.task_file import METRICS, TaskDescription, open_task
 from stamm.evaluate.text_model import load_tokenizer, text_model
@@ -153,6 +153,90 @@ def test_hostile_rows_are_rejected_with_a_reason(tmp_path: Path) -> None:
     assert [one.reason for one in found if isinstance(one, RejectedRow)] == [r for _, r in hostile]
     assert [one.line for one in found] == list(range(2, len(hostile) + 4))
     assert sum(isinstance(one, TaskItem) for one in found) == 2
+
+
+def items_of(path: Path, rows: list[Any], header: dict[str, Any]) -> list[Any]:
+    """The right choices of a file's items, and the reasons of its rejected rows."""
+    found = read_items(open_task(write(path, rows, header), None))
+    return [one.reason if isinstance(one, RejectedRow) else one.rights for one in found]
+
+
+def test_a_label_that_can_be_read_in_two_ways_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    numbers = {"question": "1+2=", "choices": ["1", "2", "3", "4"]}
+    fine = [
+        {**numbers, "label": 2}, {**numbers, "label": "0"}, {**ROWS[0], "label": "ß"},
+        {"question": "Which?", "choices": ["A", "B"], "label": "B"},
+        {"question": "Which?", "choices": ["b", "b", "c"], "label": "b"},
+    ]  # fmt: skip
+    assert items_of(path, fine, ASKED) == [
+        (2,), (0,), "'label' names no choice", (1,), "'label' names two choices of one text"
+    ]  # fmt: skip
+    for label, choices in (("3", numbers["choices"]), ("A", ["O", "A", "B"])):
+        row = {"question": "Which?", "choices": choices, "label": label}
+        with pytest.raises(DataError, match=r"is the text of choice.*line 2.*Set \"labels\""):
+            items_of(path, [row], ASKED)
+    row = {**numbers, "label": "3"}
+    assert items_of(path, [row], {**ASKED, "labels": "choices"}) == [(2,)]
+    assert items_of(path, [row], {**ASKED, "labels": ["0", "1", "2", "3"]}) == [(3,)]
+    pair = {"question": "1+2=", "a": 3, "b": 0, "label": 0}
+    asked = {**ASKED, "choices": ["{a}", "{b}"]}
+    with pytest.raises(DataError, match="is the text of choice 1"):
+        items_of(path, [pair], asked)
+    assert items_of(path, [pair], {**asked, "labels": ["{a}", "{b}"]}) == [(1,)]
+    shots = {**asked, "split": "test", "shots_split": "train"}
+    with pytest.raises(DataError, match="is the text of choice 1"):
+        choose_examples(open_task(write(path, [{**pair, "split": "train"}], shots), None), 1, 0)
+
+
+def test_labels_that_begin_with_1_are_refused(tmp_path: Path) -> None:
+    rows = [{**ROWS[0], "question": f"Number {n}", "label": 1 + n % 2} for n in range(4)]
+    with pytest.raises(DataError, match=r"'label' is never 0.*line 3.*\"labels\": \[\"1\", \"2\""):
+        items_of(tmp_path / "mine.jsonl", rows, ASKED)
+    stated = {**ASKED, "labels": ["1", "2"]}
+    assert items_of(tmp_path / "mine.jsonl", rows, stated) == [(0,), (1,)] * 2
+    rows.append(ROWS[0])
+    out = "'label' is out of range"
+    assert items_of(tmp_path / "mine.jsonl", rows, ASKED) == [(1,), out, (1,), out, (0,)]
+
+
+def test_field_names_are_any_text_between_braces(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    row = {
+        "Die Frage": "Why",
+        "question-text": "?",
+        "a.b": "x",
+        "Correct Answer": "c",
+        "Falsch 1": "d",
+    }
+    asked = {
+        "kind": "multiple_choice", "context": "{Die Frage}{question-text}{a.b}", "groups": [],
+        "choices": ["{Correct Answer}", "{Falsch 1}"], "answer": "k",
+    }  # fmt: skip
+    (item,) = read_items(open_task(write(path, [{**row, "k": "c"}], asked), None))
+    assert isinstance(item, TaskItem)
+    assert (item.context, item.choices) == ("Why?x", ("c", "d"))
+    gone = [{"Die Frage": "Why", "k": 0}, {**row, "question-text": " ", "k": 0}]
+    assert items_of(path, gone, asked) == ["no field 'question-text'", "'question-text' is empty"]
+    for key in ("context", "choices"):
+        with pytest.raises(ConfigError, match=rf"{key} = .*two braces; a field is {{name}}"):
+            open_task(write(path, [row], {**asked, key: "{{Die Frage}}"}), None)
+
+
+def test_answers_that_no_completion_gives_are_rejected(tmp_path: Path) -> None:
+    answers = [5.0, 5, "5.0", '["a", "b"]', "['a']", ["a", "b"], "[1, 2]"]
+    rows: list[Any] = [{"q": str(n), "answer": answer} for n, answer in enumerate(answers)]
+    rows.append('{"q": "twice", "answer": "a", "answer": "b"}')
+    asked = {"kind": "generation", "context": "{q}"}
+    found = items_of(tmp_path / "mine.jsonl", rows, asked)
+    assert found[0] == "'answer' is a decimal number; write it as text, or set match: number"
+    assert found[3] == found[4] == "'answer' is a text of a list, not a list"
+    assert found[1:3] == found[5:7] == [(), ()]
+    assert "twice" in found[7]
+    (tmp_path / "t.csv").write_text("q,answer,q\na,b,c\n")
+    (tmp_path / "t.json").write_text(json.dumps({**asked, "file": "t.csv"}))
+    with pytest.raises(DataError, match=r"two columns are called 'q'.*t\.csv, line 1"):
+        list(read_items(open_task(str(tmp_path / "t.json"), None)))
 
 
 def test_rejected_rows_are_counted_and_control_tokens_stay_text(

@@ -98,6 +98,24 @@ def test_models_of_a_corpus_with_planted_passages_are_audited(model: str, tmp_pa
     assert {step.config.new_tokens for step in steps if step.job == "audit"} == {9}
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("evaluate.chat=true",), "nothing of held_out is asked in a chat"),
+        (("evaluate.shots=2",), "held_out has no examples"),
+        (("evaluate.checkpoints=all",), "evaluates a finished run"),
+    ],
+)
+def test_an_evaluation_that_would_be_refused_is_refused_before_training(
+    model: str, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text("")
+    recipe = build("align.sft", f"run={model}", f"data={data}", "evaluate.tasks=held_out", *words)
+    with pytest.raises(ConfigError, match=said):
+        recipe.steps(tmp_path)  # type: ignore[union-attr, call-arg]
+
+
 def test_simpo_computes_no_reference(model: str, tmp_path: Path) -> None:
     recipe = build("align.simpo", f"run={model}", f"data={CHATS}")
     assert "reference" not in [step.job for step in recipe.steps(tmp_path)]  # type: ignore[union-attr, call-arg]
