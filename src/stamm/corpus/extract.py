@@ -53,7 +53,22 @@ _LONE = re.compile(r">\s*(&[#\w]{1,9};?|[\u0800-\udfff\uf900-\uffff])(?=\s*<)")
 # It also deletes inline elements by class, rel or name (time) in the middle of a sentence: those
 # beside text, and all within code and cells, are left without attributes, unless they are hidden.
 _INLINE = (
-    *("a", "abbr", "b", "bdi", "cite", "code", "data", "del", "em", "font", "i", "ins", "kbd"),
+    *(
+        "a",
+        "abbr",
+        "b",
+        "bdi",
+        "button",
+        "cite",
+        "code",
+        "data",
+        "del",
+        "em",
+        "font",
+        "i",
+        "ins",
+        "kbd",
+    ),
     *(
         "label",
         "mark",
@@ -70,7 +85,8 @@ _INLINE = (
         "var",
     ),
 )
-_WITHOUT_RULES = ("time", "label")
+_WITHOUT_RULES = ("time", "label", "button")
+_EXPONENT = re.compile(r"\s*[-+\u2212\u2013]?\d+\s*")
 _VERBATIM = f"td,th,pre,:is(pre,code) *,:is(td,th) > :is({','.join(_INLINE)})"
 _HIDDEN_STYLE = re.compile(
     r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE
@@ -264,6 +280,28 @@ def _unwrap(document: DocumentNode) -> None:
             _make_plain(document, element)
 
 
+def _mark_formulas(document: DocumentNode) -> None:
+    """Write powers of numbers and fractions with a mark: 10^-3, 1/2."""
+    for power in document.query_selector_all("sup")[:]:
+        base = power.previous_sibling
+        if (
+            base is not None
+            and base.node_type == TEXT
+            and (base.node_value or "")[-1:].isdigit()
+            and power.child_element_count == 0
+            and _EXPONENT.fullmatch(power.text)
+        ):
+            power.prepend(document.create_text_node("^"))
+    for fraction in document.query_selector_all("mfrac")[:]:
+        parts = fraction.children[:]
+        if len(parts) == 2:
+            for part in parts:
+                if part.child_element_count > 1:
+                    part.prepend(document.create_text_node("("))
+                    part.append(document.create_text_node(")"))
+            parts[1].prepend(document.create_text_node("/"))
+
+
 def _is_hidden(element: ElementNode) -> bool:
     return (
         element.has_attribute("hidden")
@@ -302,6 +340,7 @@ def _texts(tree: HTMLTree) -> tuple[str, str]:
     if tree.document is None or tree.body is None:
         return "", ""
     _unwrap(tree.document)
+    _mark_formulas(tree.document)
     plain = _text(tree, _NOT_READ, main_content=False)
     _mark_boilerplate(tree.document, tree.body)
     for item_list in tree.document.query_selector_all(_SHALLOW_LISTS)[:_MOST_SHALLOW_LISTS]:

@@ -110,6 +110,12 @@ STRUCTURES = {
         "<pre><span class=hljs-comment># why</span>\nx = <span class=share>1</span></pre>",
         "# why\nx = 1",
     ),
+    "powers and fractions": (
+        "<p>10<sup>-3</sup>, 2<sup class=x>8</sup>, 1<sup>st</sup>, m<sup>2</sup>, "
+        "<math><mfrac><mn>1</mn><mrow><mi>x</mi><mo>+</mo><mn>2</mn></mrow></mfrac></math></p>",
+        "10^-3, 2^8, 1st, m2, 1/(x+2)",
+    ),
+    "button in a sentence": ("<p>Press <button>OK</button> to go.</p>", "Press OK to go."),
     "icons": ("<p>Read<i>\ue001</i><a href=#a>¶</a> this</p>", "Read this"),
 }
 
