@@ -115,7 +115,7 @@ _BOILERPLATE_WORDS = re.compile(
     r"modal|more|newsletters?|noprint|pagination|post-?meta|prev(?:ious)?|promos?|ratings?|"
     r"recommend(?:ed|ations?)?|related|reply|respond|share|signup|subscri(?:be|bers?|ptions?))-"
 )
-_WORD_END = re.compile(r"(?<=[a-z])(?=[A-Z])|[^a-zA-Z]+")
+_WORD_END = re.compile(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+")
 # Other words in the identifiers of boilerplate.
 _TEMPLATE_WORDS = frozenset(
     (
