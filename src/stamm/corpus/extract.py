@@ -268,7 +268,7 @@ def _protected(html: str) -> str:
 def _unwrap(document: DocumentNode) -> None:
     """Take from the inline elements of a sentence what the rules of resiliparse would delete them by.
 
-    On the tree, since only a parser tells where a tag ends.
+    On the tree, since only a parser knows where a tag ends.
     """
     # Of a list: iterating over the nodes of a selector takes the square of their number.
     for element in document.query_selector_all(",".join(_INLINE))[:]:
