@@ -14,13 +14,18 @@ from html import unescape
 
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
-from resiliparse.parse.html import DocumentNode, ElementNode, HTMLTree
+from resiliparse.parse.html import TEXT, DocumentNode, ElementNode, HTMLTree
 
 from stamm.base.units import bytes_text
 from stamm.corpus.licences.markup import LicenceMark, licence_marks
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.sandbox import apart
 
+_BYTE_ORDER_MARKS = (
+    (b"\xef\xbb\xbf", "utf-8"),
+    (b"\xff\xfe", "utf-16-le"),
+    (b"\xfe\xff", "utf-16-be"),
+)
 _META_TAGS = 100
 _META_LETTERS = 1000
 # Extraction takes some 0.3 microseconds for each element and level above it.
@@ -46,13 +51,46 @@ _OPTION = re.compile(r"<option[\s/>]", re.IGNORECASE)
 _GUARD = "\ufdd0"
 _LONE = re.compile(r">\s*(&[#\w]{1,9};?|[\u0800-\udfff\uf900-\uffff])(?=\s*<)")
 # It also deletes inline elements by class, rel or name (time) in the middle of a sentence: those
-# that directly follow text are left without attributes.
-_INLINE = re.compile(
-    r"<(?:(?<=[^>\s]<)|(?<=[^>\s]\s<))(a|abbr|b|bdi|cite|code|data|del|em|font|i|ins|kbd|label|mark|q|s|"
-    r"samp|small|span|strong|sub|sup|time|u|var)\b[^<>]*>",
-    re.IGNORECASE,
+# beside text, and all within code and cells, are left without attributes, unless they are hidden.
+_INLINE = (
+    *(
+        "a",
+        "abbr",
+        "b",
+        "bdi",
+        "button",
+        "cite",
+        "code",
+        "data",
+        "del",
+        "em",
+        "font",
+        "i",
+        "ins",
+        "kbd",
+    ),
+    *(
+        "label",
+        "mark",
+        "q",
+        "s",
+        "samp",
+        "small",
+        "span",
+        "strong",
+        "sub",
+        "sup",
+        "time",
+        "u",
+        "var",
+    ),
 )
-_WITHOUT_RULES = ("time", "label")
+_WITHOUT_RULES = ("time", "label", "button")
+_EXPONENT = re.compile(r"\s*[-+\u2212\u2013]?\d+\s*")
+_VERBATIM = f"td,th,pre,:is(pre,code) *,:is(td,th) > :is({','.join(_INLINE)})"
+_HIDDEN_STYLE = re.compile(
+    r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE
+)
 # And it takes a list fewer than four levels below body for navigation.
 _SHALLOW_LISTS = "body > ul, body > * > ul, body > * > * > ul"
 _LEVELS_OF_A_LIST = 4
@@ -63,20 +101,44 @@ _MEDIA = (
     "figure:not(:has(p,pre,table,ul,ol,blockquote))",
 )
 _NOT_THE_PAGE = ":not(body,html,main,article,h1,:has(h1,article,main))"
-# Parts of class names and identifiers. Measured on the development half of the public pages: each
+# Words of class names and identifiers. Measured on the development half of the public pages: each
 # removes more unwanted than wanted passages (docs/log/2026-11-26-extraction.md).
-_BOILERPLATE_NAMES = (
+_BOILERPLATE_STEMS = (
     *("advert", "author", "bio", "breadcrumb", "byline", "categories", "comment", "cookie"),
-    *("copyright", "disqus", "entry-meta", "footer", "infobox", "kommentar", "login", "metadata"),
+    *("copyright", "disqus", "entry-meta", "footer", "infobox", "kommentar", "login"),
     *("modal", "more-", "newsletter", "noprint", "pagination", "post-meta", "postmeta", "prev"),
     *("promo", "rating", "recommend", "related", "reply", "respond", "share-", "signup", "subscri"),
 )
+_BOILERPLATE_WORDS = re.compile(
+    r"-(?:advert(?:s|isements?|isings?|orials?)?|authors?|bio|breadcrumbs?|byline|categories"
+    r"|comments?|commentlist|cookies?|copyright|disqus|entry-meta|footer|infobox|kommentare?|login|"
+    r"modal|more|newsletters?|noprint|pagination|post-?meta|prev(?:ious)?|promos?|ratings?|"
+    r"recommend(?:ed|ations?)?|related|reply|respond|share|signup|subscri(?:be|bers?|ptions?))-"
+)
+_WORD_END = re.compile(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+")
+# Other words in the identifiers of boilerplate.
+_TEMPLATE_WORDS = frozenset(
+    (
+        *("", "area", "article", "articles", "banner", "bar", "block", "blog", "box", "button"),
+        *("buttons", "container", "content", "details", "div", "entry", "field", "footer"),
+        *("form", "header", "info", "inner", "item", "items", "js", "label", "link", "links"),
+        *("list", "main", "menu", "meta", "module", "more", "nav", "news", "next", "notice"),
+        *("number", "outer", "page", "pages", "panel", "pod", "popup", "post", "posts"),
+        *("section", "sidebar", "site", "social", "story", "stories", "tags", "text", "title"),
+        *("top", "topics", "view", "widget", "wrap", "wrapper"),
+    )
+)
+_MOST_LARGE = 20  # elements whose text is compared with the page's
+_SKIP = "stamm-boilerplate"  # the attribute that marks them
 _BOILERPLATE = (
     f"footer{_NOT_THE_PAGE}",
     f"form{_NOT_THE_PAGE}",
+    f"[{_SKIP}]",
+)
+_CANDIDATES = (
     ":is("
-    + ",".join(f'[{key}*="{name}" i]' for name in _BOILERPLATE_NAMES for key in ("class", "id"))
-    + f"){_NOT_THE_PAGE}",
+    + ",".join(f'[{key}*="{name}" i]' for name in _BOILERPLATE_STEMS for key in ("class", "id"))
+    + f"){_NOT_THE_PAGE}"
 )
 # The element with the content, if there is just one such and it has most of the text.
 _CONTENT_ELEMENTS = ('[itemprop~="articleBody"]', "article")
@@ -116,15 +178,19 @@ class CostlyPageError(Exception):
 
 
 def decode(body: bytes, charset: str | None) -> str:
-    """A response body as text: in the declared encoding, else UTF-8 if it is that, else as detected.
+    """A response body as text: in the encoding of its byte order mark, else the declared one, else
+    UTF-8 if it is that, else as detected.
 
     Edge   a label that names no encoding counts as none; bytes that are wrong in the encoding
            become U+FFFD; a byte order mark is taken off.
     """
+    for mark, marked in _BYTE_ORDER_MARKS:
+        if body.startswith(mark):
+            return body[len(mark) :].decode(marked, errors="replace")
     encoding = map_encoding_to_html5(charset[:100], fallback_utf8=False) if charset else None
     if encoding is None:
         try:
-            return body.decode("utf-8-sig")
+            return body.decode()
         except UnicodeDecodeError:
             encoding = detect_encoding(body, from_html_meta=True) or "utf-8"
     return bytes_to_str(body, encoding, errors="replace", fallback_encodings=())
@@ -195,13 +261,70 @@ def _page(html: str, tags: int, limits: ReadLimits) -> ExtractedPage:
 
 
 def _protected(html: str) -> str:
-    """The page with what the rules of resiliparse for single nodes would delete, marked or bare."""
-    bare = _INLINE.sub(_without_attributes, html)
-    return _LONE.sub(_guarded, f">{bare}<")[1:-1]
+    """The page with a mark behind what resiliparse would take for an icon."""
+    return _LONE.sub(_guarded, f">{html}<")[1:-1]
 
 
-def _without_attributes(tag: re.Match[str]) -> str:
-    return "<span>" if tag[1].lower() in _WITHOUT_RULES else f"<{tag[1]}>"
+def _unwrap(document: DocumentNode) -> None:
+    """Take from the inline elements of a sentence what the rules of resiliparse would delete them by.
+
+    On the tree, since only a parser knows where a tag ends.
+    """
+    # Of a list: iterating over the nodes of a selector takes the square of their number.
+    for element in document.query_selector_all(",".join(_INLINE))[:]:
+        plain = element.local_name not in _WITHOUT_RULES and not element.attribute_names
+        if not plain and _in_a_sentence(element) and not _is_hidden(element):
+            _make_plain(document, element)
+    for element in document.query_selector_all(_VERBATIM)[:]:
+        if not _is_hidden(element):
+            _make_plain(document, element)
+
+
+def _mark_formulas(document: DocumentNode) -> None:
+    """Write powers of numbers and fractions with a mark: 10^-3, 1/2."""
+    for power in document.query_selector_all("sup")[:]:
+        base = power.previous_sibling
+        if (
+            base is not None
+            and base.node_type == TEXT
+            and (base.node_value or "")[-1:].isdigit()
+            and power.child_element_count == 0
+            and _EXPONENT.fullmatch(power.text)
+        ):
+            power.prepend(document.create_text_node("^"))
+    for fraction in document.query_selector_all("mfrac")[:]:
+        parts = fraction.children[:]
+        if len(parts) == 2:
+            for part in parts:
+                if part.child_element_count > 1:
+                    part.prepend(document.create_text_node("("))
+                    part.append(document.create_text_node(")"))
+            parts[1].prepend(document.create_text_node("/"))
+
+
+def _is_hidden(element: ElementNode) -> bool:
+    return (
+        element.has_attribute("hidden")
+        or (element.get_attribute("aria-hidden") or "").lower() == "true"
+        or _HIDDEN_STYLE.search(element.get_attribute("style") or "") is not None
+    )
+
+
+def _in_a_sentence(element: ElementNode) -> bool:
+    return any(
+        node is not None and node.node_type == TEXT and not (node.node_value or " ").isspace()
+        for node in (element.previous_sibling, element.next_sibling)
+    )
+
+
+def _make_plain(document: DocumentNode, element: ElementNode) -> None:
+    for name in element.attribute_names:
+        element.remove_attribute(name)
+    if element.local_name in _WITHOUT_RULES:
+        plain = document.create_element("span")
+        element.replace_with(plain)
+        while (child := element.first_child) is not None:
+            plain.append_child(child)
 
 
 def _guarded(node: re.Match[str]) -> str:
@@ -216,7 +339,10 @@ def _texts(tree: HTMLTree) -> tuple[str, str]:
     """
     if tree.document is None or tree.body is None:
         return "", ""
+    _unwrap(tree.document)
+    _mark_formulas(tree.document)
     plain = _text(tree, _NOT_READ, main_content=False)
+    _mark_boilerplate(tree.document, tree.body)
     for item_list in tree.document.query_selector_all(_SHALLOW_LISTS)[:_MOST_SHALLOW_LISTS]:
         _lower(tree.document, item_list)
     skipped = (*_MEDIA, *_BOILERPLATE)
@@ -241,6 +367,43 @@ def _text(
         skip_elements=list(skipped),
     )
     return text.replace(_GUARD, "").strip()
+
+
+def _mark_boilerplate(document: DocumentNode, body: ElementNode) -> None:
+    """Mark what its class or identifier names as boilerplate, unless it has most of the text.
+
+    An identifier of other words besides is one of the content ("related-work"): it is taken off.
+    """
+    most = _MOST_OF_THE_TEXT * len(body.text)
+    large = 0
+    for element in document.query_selector_all(_CANDIDATES)[:]:
+        words = _words(element.get_attribute("id") or "")
+        named = _BOILERPLATE_WORDS.search(f"-{'-'.join(words)}-") is not None
+        if named and not _TEMPLATE_WORDS.issuperset(
+            _BOILERPLATE_WORDS.sub("-", f"-{'-'.join(words)}-").split("-")
+        ):
+            named = False
+            element.remove_attribute("id")
+        if not (named or _has_boilerplate_class(element)) or element.closest("td,th,pre,code"):
+            continue
+        if element.closest(f"[{_SKIP}]"):
+            continue
+        if large < _MOST_LARGE and len(element.text) > most:
+            large += 1
+            element.remove_attribute("class")
+            element.remove_attribute("id")
+        else:
+            element.set_attribute(_SKIP, "")
+
+
+def _has_boilerplate_class(element: ElementNode) -> bool:
+    tokens = (element.get_attribute("class") or "").split()
+    return any(_BOILERPLATE_WORDS.search(f"-{'-'.join(_words(token))}-") for token in tokens)
+
+
+def _words(name: str) -> list[str]:
+    """The words of a class name or identifier: "postMeta_1" is post, meta."""
+    return [word.lower() for word in _WORD_END.split(name) if word]
 
 
 def _lower(document: DocumentNode, element: ElementNode) -> None:

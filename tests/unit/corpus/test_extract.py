@@ -88,6 +88,34 @@ STRUCTURES = {
         "<a rel=tag>this</a> and <span class=email>that</span> for <b>2</b>–<b>3</b> €.</p>",
         "On 5 May by Ann, see this and that for 2–3 €.",
     ),
+    "hidden": (
+        "<p>Price <span style='color: red; display :none'>SECRET</span>42 euros <b hidden>no</b> and "
+        "<i aria-hidden=true>no</i><i style='visibility:hidden'>no</i> <b class=x>more</b></p>",
+        "Price 42 euros and more",
+    ),
+    "end of a tag in a value": (
+        """<p>See <a title="x > y" href="/q">this</a> and <a onclick='if(a>b)"<p>"'>that</a>.</p>""",
+        "See this and that.",
+    ),
+    "inline elements first": (
+        "<p><time>1898</time> was the year.</p><p><span class=author>Marie Curie</span> found it.</p>"
+        "<p><label>Note:</label> read.</p>",
+        "1898 was the year.\n\nMarie Curie found it.\n\nNote: read.",
+    ),
+    "names in cells": (
+        "<table><tr><td class=author>Ann</td><td><span class=rating>5</span></td><td>Book</td></table>",
+        "Ann\t\t5\t\tBook",
+    ),
+    "names in code": (
+        "<pre><span class=hljs-comment># why</span>\nx = <span class=share>1</span></pre>",
+        "# why\nx = 1",
+    ),
+    "powers and fractions": (
+        "<p>10<sup>-3</sup>, 2<sup class=x>8</sup>, 1<sup>st</sup>, m<sup>2</sup>, "
+        "<math><mfrac><mn>1</mn><mrow><mi>x</mi><mo>+</mo><mn>2</mn></mrow></mfrac></math></p>",
+        "10^-3, 2^8, 1st, m2, 1/(x+2)",
+    ),
+    "button in a sentence": ("<p>Press <button>OK</button> to go.</p>", "Press OK to go."),
     "icons": ("<p>Read<i>\ue001</i><a href=#a>¶</a> this</p>", "Read this"),
 }
 
@@ -110,6 +138,28 @@ def test_boilerplate_and_comments_are_left_out() -> None:
         "<div id='comments'><p>A comment by a reader.</p></div><footer><p>Imprint</p></footer>"
     )
     assert extract(html.encode(), None, LIMITS).text == "Title\n\nThe text of the article is here."
+
+
+NAMES_OF_CONTENT = (
+    *("biology", "antibiotics", "prevention", "preview", "operating-systems", "migrating-birds"),
+    *("narrating", "commentary", "respondent", "subscript", "metadata", "promotion-law"),
+)
+
+
+@pytest.mark.parametrize("element", ["section", "div"])
+def test_content_whose_name_contains_or_begins_with_that_of_boilerplate_is_kept(
+    element: str,
+) -> None:
+    named = [f"{key}={name}" for name in NAMES_OF_CONTENT for key in ("class", "id")]
+    named += ["id=related-work", "id=copyright-law"]
+    html = "".join(f"<{element} {name}><p>This is on {name}.</p></{element}>" for name in named)
+    text = extract(f"<main>{html}</main>".encode(), None, LIMITS).text
+    assert [name for name in named if f"on {name}." not in text] == []
+
+
+def test_most_of_the_text_is_never_boilerplate() -> None:
+    html = f"<p>{LINE}</p><div class=modal><p>{OTHER}. {LINE * 9}</p></div>"
+    assert OTHER in extract(html.encode(), None, LIMITS).text
 
 
 @pytest.mark.parametrize(
@@ -162,7 +212,7 @@ def test_pages_that_lose_much_of_their_text_are_counted(
 ) -> None:
     """Such pages are kept; the count is in the manifest, the ledger, the summary and one line."""
     bodies = [f"<p>{LINE} {word}</p>" for word in ("one", "two")]
-    bodies[1] += f"<div class=modal><p>{OTHER}. {LINE * 9}</p></div>"
+    bodies[1] += f"<div class=modal><p>{OTHER}. {LINE * 9}</p></div>" * 2
     records = [
         warc_response(f"https://a.example/{n}", body.encode()) for n, body in enumerate(bodies)
     ]
@@ -196,6 +246,9 @@ def test_pages_that_lose_much_of_their_text_are_counted(
         ("é".encode("latin-1"), "iso-8859-1", "é"),
         ("é".encode(), "no-such-encoding", "é"),
         (b"\xef\xbb\xbfa", None, "a"),
+        ("\ufeffcafé".encode(), "iso-8859-1", "café"),
+        ("\ufeffcafé".encode("utf-16-le"), "utf-8", "café"),
+        ("\ufeffcafé".encode("utf-16-be"), None, "café"),
         (b"\x93hi\x94", "windows-1252", "“hi”"),
         (
             "привет мир, это русский текст".encode("windows-1251"),

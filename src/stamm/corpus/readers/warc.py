@@ -52,7 +52,7 @@ _CHUNK_HEAD = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]{0,256})?\r?\n")
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\f\r\x1b"))
 _SAMPLE_BYTES = 1024
 _MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-_NO_ENCODING = ("", "identity", "none", "utf-8", "utf8")
+_NO_ENCODING = ("", "chunked", "identity", "none", "utf-8", "utf8")
 
 
 class BodyError(Exception):
@@ -234,9 +234,11 @@ def _body(answer: _Answer, limits: ReadLimits) -> bytes:
     body = answer.body
     if answer.cut or len(body) > limits.record_bytes:
         raise BodyError("record_too_long", f"over {limits.record_bytes} bytes")
-    if answer.encodings("transfer-encoding")[-1] == "chunked":
+    encodings = answer.encodings("transfer-encoding")
+    if encodings[-1] == "chunked":
         body = _unchunk(body)
-    for encoding in reversed(answer.encodings("content-encoding")):
+        encodings.pop()
+    for encoding in reversed(answer.encodings("content-encoding") + encodings):
         if encoding in _NO_ENCODING:
             continue
         if encoding in ("gzip", "x-gzip") and body.startswith(_GZIP_MAGIC):
@@ -245,6 +247,8 @@ def _body(answer: _Answer, limits: ReadLimits) -> bytes:
             body = inflated
         elif not _is_text(body):
             raise BodyError("content_encoding", clean_field(encoding)[:200])
+    if body.startswith(_GZIP_MAGIC):  # some servers send it without a header
+        body = _inflate(body, "gzip", limits.record_bytes)
     return body
 
 
