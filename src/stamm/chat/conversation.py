@@ -721,7 +721,7 @@ def _block(block: object, called: list[_Called], number: int) -> tuple[Block, li
     kind = block.get("type") if isinstance(block, Mapping) else None
     if not isinstance(block, Mapping) or str(kind) not in _BLOCK_KEYS:
         raise _wrong(number, f"unknown block {kind!r}: {', '.join(_BLOCK_KEYS)}")
-    _BLOCK_KEYS[kind].check(block, f"message {number}")
+    _BLOCK_KEYS[str(kind)].check(block, f"message {number}")
     if kind in ("thoughts", "response"):
         text = _text(block.get("text"), number)
         return (Thoughts(text) if kind == "thoughts" else Response(text)), called

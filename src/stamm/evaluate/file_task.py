@@ -87,10 +87,9 @@ class FileTask:
         read |= {"shots_seed"} if config.shots else set()
         read |= {"chat"} if described.has_chat_form else set()
         folder = config.task_folder
-        shipped = self.name in shipped_tasks() and folder is not None
-        return read | (
-            {"task_folder"} if shipped and self.data.data.is_relative_to(folder) else set()
-        )
+        if folder is not None and self.name in shipped_tasks():
+            read |= {"task_folder"} if self.data.data.is_relative_to(folder) else set()
+        return read
 
     def identity(self, context: TaskContext) -> str:
         """Hash of everything that the result depends on."""

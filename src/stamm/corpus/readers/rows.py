@@ -343,11 +343,11 @@ def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUs
     if not read["text"] or not isinstance(read["text"][0][1], str):
         raise _BadRowError("no_text", _no_text(read["text"], names, use))
     licences = list(_licences(read["licence"]))
-    url = _address(read["url"], bool(names.url))
-    if not url.strip():
+    address = _address(read["url"], bool(names.url))
+    if not address.strip():
         use.read[LOOKS_LIKE_URL].update(_like_addresses([*flat.items(), *nested]))
     fields = {
-        "url": url,
+        "url": address,
         "licence": licences[0] if len(licences) == 1 else _all_licences(licences),
         **{
             field: _name(field, read[field], names, use) for field in ("source", "language", "date")
