@@ -289,7 +289,7 @@ def _mark_formulas(document: DocumentNode) -> None:
             and base.node_type == TEXT
             and (base.node_value or "")[-1:].isdigit()
             and power.child_element_count == 0
-            and _EXPONENT.fullmatch(power.text)
+            and _EXPONENT.fullmatch(power.text or "")
         ):
             power.prepend(document.create_text_node("^"))
     for fraction in document.query_selector_all("mfrac")[:]:
@@ -374,7 +374,7 @@ def _mark_boilerplate(document: DocumentNode, body: ElementNode) -> None:
 
     An identifier of other words besides is one of the content ("related-work"): it is taken off.
     """
-    most = _MOST_OF_THE_TEXT * len(body.text)
+    most = _MOST_OF_THE_TEXT * len(body.text or "")
     large = 0
     for element in document.query_selector_all(_CANDIDATES)[:]:
         words = _words(element.get_attribute("id") or "")
@@ -388,7 +388,7 @@ def _mark_boilerplate(document: DocumentNode, body: ElementNode) -> None:
             continue
         if element.closest(f"[{_SKIP}]"):
             continue
-        if large < _MOST_LARGE and len(element.text) > most:
+        if large < _MOST_LARGE and len(element.text or "") > most:
             large += 1
             element.remove_attribute("class")
             element.remove_attribute("id")

@@ -326,9 +326,9 @@ def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUs
         if flat.setdefault(path, value) != value:
             raise _BadRowError("bad_value", f"two values for {path}")
     for path, headers in [(p, v) for p, v in flat.items() if canonical(p) in _HEADERS]:
-        for header, content in _header_pairs(path, headers) if headers is not None else ():
+        for header, value in _header_pairs(path, headers) if headers is not None else ():
             if canonical(header) in _ADDRESSES:
-                flat[f"{path}.{header}"] = content
+                flat[f"{path}.{header}"] = value
     nested = [leaf for path, value in flat.items() for leaf in _nested(path, value)]
     by_name: dict[str, list[str]] = {}
     for path in flat:
