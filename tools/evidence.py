@@ -44,7 +44,7 @@ differences that are excluded, or *contradicted*; of pairs of arms, which loss i
 arms differ mostly in how fast the output of the feed-forward block can grow, and not in the shape of the function: in exploratory runs
 (one or two seeds, not registered) a constant factor of 4 on that output at the start, at the rate 2e-3, made SwiGLU, the worst arm of
 row a, equal to ReLU² or better, and one learned scale with a fast rate moved ReLU² by 0.06 to 0.11 bits per byte, several times the
-differences between the functions. Which part is shape and which is scale is not yet measured
+differences between the functions. Which part is shape and which is scale is an open question
 ([log](log/2026-11-26-scale-of-the-block.md)).
 
 | | claim | published | measured | verdict | command |

@@ -69,7 +69,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
         ("qrpo", TIED, (), "all rewards are 0.5: there is nothing to learn from. Score the"),
         ("rebel", [{**PAIR, "chosen_reward": 1, "rejected_reward": 1}], (), "all rewards are 1.0: there is nothing"),
         ("kto", [LABELLED, {**LABELLED, "prompt": "3+3?"}], (), "all rewards are 1.0: there is nothing"),
-        ("kto", [{**LABELLED, "label": "yes"}], (), "row 1: bad_row, label is not true or false"),
+        ("kto", [{**LABELLED, "label": "yes"}], (), "row 1: bad_row, label is 'yes', which is not true or false, 1 or 0"),
         ("kto", [GOOD], (), "row 1: bad_row, a row of kind chat, which has no reward"),
         ("qrpo", [{**RATED, "reward": float("nan")}], (), "row 1: bad_row, reward holds nan, which is not a finite"),
         ("qrpo", [RATED], ("train.loss.transform=probit",), "row 1: bad_row, 1 ref_rewards, and the loss needs 3"),

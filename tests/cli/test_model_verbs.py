@@ -37,10 +37,10 @@ def test_settings_and_lock_are_those_of_the_run(
 ) -> None:
     used: list[EvaluateConfig] = []
 
-    def record(config: Any, workspace: object) -> None:
+    def record(config: Any, workspace: object, usual: Any) -> None:
         used.append(config)
 
-    monkeypatch.setattr(evaluate, "job", lambda verb: record)
+    monkeypatch.setattr("stamm.evaluate.job.run", record)
     monkeypatch.chdir(run_folder / place)
     options = argparse.Namespace(
         run=named, changes=[], dry_run=False, against=None, out=None, json=False

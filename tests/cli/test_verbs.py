@@ -17,7 +17,7 @@ import stamm as package
 from stamm.base.console import Console
 from stamm.base.errors import RunError
 from stamm.base.receipts import seal
-from stamm.cli import evaluate, main
+from stamm.cli import main
 from stamm.runs.job import Workspace
 from stamm.runs.run import Run
 from tests.conftest import Stamm, command, environment
@@ -114,8 +114,10 @@ def test_a_copied_recipe_is_the_recipe(stamm: Stamm, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "audit"])
-def test_measuring_again_gives_the_same_bytes(smoke_run: Path, stamm: Stamm, verb: str) -> None:
-    arm = smoke_run / "arms" / "relu2"
+def test_measuring_again_gives_the_same_bytes(
+    smoke_run: Path, stamm: Stamm, tmp_path: Path, verb: str
+) -> None:
+    arm = shutil.copytree(smoke_run, tmp_path / "run") / "arms" / "relu2"
     before = {p.name: p.read_bytes() for p in (arm / verb).iterdir()}
     done = stamm(verb, str(arm))
     assert done.returncode == 0, done.stderr
@@ -332,7 +334,7 @@ def test_a_run_that_ends_badly_shows_the_cursor_again(
 def test_a_measure_that_is_stopped_shows_the_cursor_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(config: Any, workspace: Workspace) -> None:
+    def stopped(config: Any, workspace: Workspace, usual: Any) -> None:
         workspace.progress.begin("held-out text", 10, "tokens")
         raise KeyboardInterrupt
 
@@ -340,7 +342,7 @@ def test_a_measure_that_is_stopped_shows_the_cursor_again(
         (tmp_path / name).mkdir()
     (tmp_path / "model" / "decoder.json").write_text("{}")
     (tmp_path / "config.json").write_text('{"config": {}}')
-    monkeypatch.setattr(evaluate, "job", lambda verb: stopped)
+    monkeypatch.setattr("stamm.evaluate.job.run", stopped)
     stream = _Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     assert main.main(["evaluate", str(tmp_path)]) == 130

@@ -162,7 +162,7 @@ SMALL = DecoderConfig(max_context=64)
             "changes in the middle of a step",
         ),
         ({"context": 64, "sequences": 3}, "sequences = 3 is less than one step: batch.0.size = 16"),
-        ({"context": 64, "sequences": 0}, "sequences = 0 is less than one step"),
+        ({"context": 64, "sequences": 0}, "sequences = 0 must be at least 1"),
         ({"context": 64, "epochs": math.inf}, "epochs = inf must be positive and finite"),
         ({"context": 64, "epochs": math.nan}, "epochs = nan must be positive and finite"),
         ({"context": 64, "batch": ()}, "batch = () must begin at sequence 0"),

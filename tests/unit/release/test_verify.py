@@ -200,7 +200,7 @@ def test_an_exchanged_export_with_its_record_is_named(exported: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("| blimp | accuracy | 0.5 |", "| blimp | accuracy | 0.9 |"),
+        ("of nyu-mll/blimp | accuracy | 0.5 |", "of nyu-mll/blimp | accuracy | 0.9 |"),
         ('"value": 0.5', '"value": 0.9'),
         ("This model was not audited for memorization.", "Nothing was memorized."),
         ("| transformers | transformers 5 |", "| transformers | transformers 6 |"),
@@ -218,8 +218,11 @@ def test_a_card_with_other_numbers_than_the_records_is_named(
 
 
 def test_results_for_the_hub_with_other_numbers_are_named(released: Path) -> None:
+    """A result on 7 of 67,000 pairs is none of the dataset: no file may claim one."""
     file = released / ".eval_results" / "blimp.yaml"
-    file.write_text(file.read_text().replace("0.5", "0.9"))
+    file.parent.mkdir()
+    claim = {"dataset": {"id": "nyu-mll/blimp", "task_id": "default"}, "value": 0.9}
+    file.write_text(json.dumps([claim]))
     write_sums(released)
     assert named(released) == [".eval_results/blimp.yaml"]
 

@@ -141,7 +141,7 @@ class ImportedTokenizer:
         try:
             return cls(description, template, config)
         except DataError as error:
-            raise DataError(error.what, where=str(file.parent), fix=error.fix) from None
+            raise DataError(error.what, where=str(file), fix=error.fix) from None
 
     @property
     def size(self) -> int:
