@@ -22,6 +22,8 @@ from stamm.base.receipts import Receipt
 from stamm.cli.main import main
 from stamm.release import write_release as writing
 
+pytestmark = pytest.mark.slow
+
 ARM = "arms/xielu"
 # Which arms' files a command reads does not matter here; those of one arm stand for the others.
 _ONE_OF_A_KIND = ("arms/relu2", "arms/swiglu")

@@ -16,6 +16,8 @@ MARK = "executed"
 CODE = f"""
 from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 Path({MARK!r}).write_text("yes")
 
 

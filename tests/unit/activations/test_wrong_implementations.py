@@ -18,6 +18,8 @@ from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.probes import probe
 from stamm.base.errors import StammError
 
+pytestmark = pytest.mark.slow
+
 SPEC = catalog.XIELU
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -16,6 +16,8 @@ from stamm.models.hub import HubSpecialIds, hub_config, hub_state
 from tests.unit.align.prepared import write_rows
 from tests.unit.chat.imported_folders import TEMPLATES, imported_folder
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = [f"{first}{second}" for first in "bdfgklmn" for second in ("a", "e", "i", "o", "u")]
 SETTINGS = (
     "train.batch.0.size=8", "train.schedule.peak=0.004", "train.optimizer=AdamW",

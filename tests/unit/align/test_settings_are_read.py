@@ -25,6 +25,8 @@ from tests.unit.align.finetuned import chats, fine_tune, pairs
 from tests.unit.align.prepared import prepare
 from tests.unit.config_reads import recorded
 
+pytestmark = pytest.mark.slow
+
 # Set with values that are not the defaults, these are refused in such runs.
 REFUSED = {
     "loss.label_smoothing",  # form=ipo

@@ -27,6 +27,8 @@ from tests.unit.align import finetuned
 from tests.unit.align.finetuned import chats, fine_tune, metrics, pairs, trained
 from tests.unit.align.prepared import prepare
 
+pytestmark = pytest.mark.slow
+
 LOSS = f"{VALIDATION}loss_nats"
 HELD_OUT = 0.4
 
