@@ -100,6 +100,7 @@ def file_lock(path: Path) -> Iterator[None]:
             while not held:  # the previous holder may have removed the file
                 file = stack.enter_context(path.open("a"))
                 fcntl.flock(file, fcntl.LOCK_EX)
-                held = path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+                with contextlib.suppress(FileNotFoundError):
+                    held = os.path.samestat(path.stat(), os.fstat(file.fileno()))
             stack.callback(path.unlink, missing_ok=True)
         yield

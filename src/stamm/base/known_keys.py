@@ -115,7 +115,7 @@ class KnownKeys:
 _SUSPECT = RefusedKey(
     meaning="may change what is meant",
     neutral=(False, "", [], {}),
-    fix="Remove the key if the model's own code does not use it",
+    fix="Remove the key where nothing uses it",
 )
 
 

@@ -279,7 +279,7 @@ def test_arguments_of_calls_in_every_spelling(call: dict[str, Any]) -> None:
     assert blocks_of(answer({"blocks": [{"type": "tool_calls", "calls": [call]}]})) == expected
     for key in ("tool_input", "result", "params"):
         with pytest.raises(
-            DataError, match=rf"{key} = .* is unknown in tool calls \(message 2, the call f"
+            DataError, match=rf"{key} = .* is unknown in tool calls, and .* \(message 2, the call f"
         ):
             blocks_of({"role": "assistant", "tool_calls": [{**call, key: {"y": 2}}]})
     with pytest.raises(DataError, match="are different"):
