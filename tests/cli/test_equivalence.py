@@ -40,9 +40,10 @@ def _metrics(files: dict[str, bytes]) -> list[dict[str, Any]]:
 def _close(found: dict[str, bytes], expected: dict[str, bytes], tolerance: float) -> None:
     one, other = _metrics(found), _metrics(expected)
     assert len(one) == len(other)
-    for key in ("train/loss_nats", "optim/gradient_norm"):
+    # Losses agree within 1.1e-7; rounding of single steps moves the gradient's norm by up to 1.2e-5.
+    for key, share in (("train/loss_nats", 0.1), ("optim/gradient_norm", 2.0)):
         assert [line[key] for line in one] == pytest.approx(
-            [line[key] for line in other], rel=tolerance
+            [line[key] for line in other], rel=share * tolerance
         )
     for key in ("step", "tokens", "train/kept_tokens", "optim/learning_rate"):
         assert [line[key] for line in one] == [line[key] for line in other]

@@ -123,7 +123,7 @@ def test_a_scale_that_is_trained_moves_the_window() -> None:
     assert (a.high, b.low, b.high, c.low) == (-1 / (2 * A), -1 / (2 * A), 1 / (2 * A), 1 / (2 * A))
     assert str(b.formula).startswith("anchored_") and b.formula.has(A * X)
     slopes = derive(_spec("tanh(softplus(a*x))", parameters=(_A,))).stable.parameter_slopes[0]
-    assert len(slopes) == 3 and len(anchored_in(slopes)) == 1
+    assert len(slopes) == 4 and len(anchored_in(slopes)) == 1
 
 
 def test_both_factors_of_a_gated_unit_have_windows() -> None:
