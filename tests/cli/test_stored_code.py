@@ -16,8 +16,6 @@ MARK = "executed"
 CODE = f"""
 from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
 Path({MARK!r}).write_text("yes")
 
 

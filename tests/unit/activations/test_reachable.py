@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 
 import mpmath
@@ -10,7 +11,7 @@ import sympy
 import torch
 from sympy import Symbol
 
-from stamm.activations import Piece, Spec, build_activation
+from stamm.activations import Piece, Spec, build_activation, cache
 from stamm.activations.cache import is_judged, record_judged
 from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.conformance import reachable
@@ -22,6 +23,7 @@ from stamm.activations.derivation.formulas import Branch, refused_in_one_line
 from stamm.activations.derivation.near_zero import input_scale, singularities_stay
 from stamm.activations.derivation.primitives import X, absolute, logistic, normal_pdf, softplus
 from stamm.activations.derivation.stable_forms import with_tails
+from stamm.activations.module.activation import _report_unjudged
 from stamm.activations.spec.parameters import Identity, Parameter, Softplus
 from stamm.base.errors import ConfigError, DataError
 
@@ -148,8 +150,11 @@ def test_an_internal_exception_ends_in_one_line() -> None:
 
 
 def test_a_module_from_a_spec_keeps_its_tail_and_says_that_it_is_not_judged(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cache, "_JUDGED", set())
+    _report_unjudged.cache_clear()
     spec = _spec("all x: 1 + tanh(x)")
     module, x = build_activation(spec), torch.tensor([-12.0], dtype=torch.bfloat16)
     x.requires_grad_()
