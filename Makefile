@@ -17,12 +17,12 @@ GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 setup: $(READY)
 
 # torch comes first: with it in place nothing else asks for another build of it.
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.in requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "stamm needs Python 3.11, 3.12 or 3.13; this is " + sys.version.split()[0] + ". Set PYTHON=python3.11")'
 	@echo "Setting up .venv (once; a few minutes, most of it torch)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.in)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $(READY)
 
@@ -64,12 +64,16 @@ generated: $(READY)
 	@$(BIN)/python -m stamm.activations.codegen
 	@$(BIN)/python -m stamm.activations.fused.coefficients
 
-# Resolve requirements.in into requirements.lock in a throw-away environment.
+# Resolve requirements.in into requirements.lock, with the hash of every file that may be installed.
+# torch and what its CUDA build brings are left out: which build is right depends on the machine.
+NOT_LOCKED := torch cuda-bindings cuda-pathfinder cuda-toolkit $(addprefix nvidia-,cublas \
+  cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cufile curand cusolver cusparse \
+  cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
 lock:
-	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/pip install --quiet $$(grep '^torch==' requirements.in)
-	build/lock/bin/pip install --quiet -r requirements.in
-	build/lock/bin/pip freeze --all --exclude pip | sed 's/+cpu//; s/^triton==.*/& ; sys_platform == "linux"/; s/^jwm.robotstxt==.*/& ; python_version < "3.13"/; s/^fasttext-numpy2-wheel==.*/& ; python_version < "3.13"\nfasttext-numpy2==0.10.4 ; python_version >= "3.13"/' > requirements.lock
+	test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv; }
+	build/lock/bin/uv pip compile requirements.in --quiet --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --custom-compile-command "make lock" \
+	  $(addprefix --no-emit-package ,$(NOT_LOCKED)) -o requirements.lock
 
 clean:
 	rm -rf .venv build
