@@ -89,16 +89,18 @@ _MODULE_OF = {
 _PACKAGES = ("activations", "recipes")
 
 
-def __getattr__(name: str) -> Any:
-    """The public name, imported from its module on first use."""
-    if name in _PACKAGES:
-        return import_module(f"{__name__}.{name}")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _MODULE_OF[name].partition(":")
-    value = getattr(import_module(f"{__name__}.{module}"), attribute or name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker reports a name that is not public
+
+    def __getattr__(name: str) -> Any:
+        """The public name, imported from its module on first use."""
+        if name in _PACKAGES:
+            return import_module(f"{__name__}.{name}")
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, _, attribute = _MODULE_OF[name].partition(":")
+        value = getattr(import_module(f"{__name__}.{module}"), attribute or name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import stamm
+from stamm.recipes.demo import demo
 from tests.conftest import ROOT, contents, environment
 
 PAGE = (ROOT / "docs" / "python.md").read_text()
@@ -30,6 +31,37 @@ def test_a_block_of_the_page_runs(number: int, smoke_run: Path, tmp_path: Path) 
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_type_checker_finds_no_fault_in_the_page_and_reports_a_wrong_name(tmp_path: Path) -> None:
+    typed = """
+from stamm.recipes.demo import demo
+
+print(stamm.recipes.build(demo).no_field)  # reported
+print(stamm.no_name)  # reported
+print(stamm.activations.no_name)  # reported
+print(stamm.activations.catalog.get("xielu").no_field)  # reported
+print(stamm.activation("xielu")(torch.ones(2)).no_method())  # reported
+"""
+    code = "\n".join((*BLOCKS, typed))
+    (tmp_path / "page.py").write_text(code)
+    done = subprocess.run(
+        # torch's own Tensor.backward is not typed
+        [sys.executable, "-m", "mypy", "--strict", "--allow-untyped-calls", "page.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        check=False,
+    )
+    lines = re.findall(r"page.py:(\d+): error", done.stdout)
+    reported = [n for n, line in enumerate(code.split("\n"), 1) if line.endswith("# reported")]
+    assert [int(line) for line in lines] == reported, done.stdout
+
+
+def test_a_recipe_is_built_by_its_function_too() -> None:
+    named = stamm.recipes.build("demo", "pretrain.sequences=96")
+    assert stamm.recipes.build(demo, "pretrain.sequences=96") == named
 
 
 def test_the_page_lists_every_public_name() -> None:

@@ -169,10 +169,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """The public name, imported from its file on first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker reports a name that is not public
+
+    def __getattr__(name: str) -> Any:
+        """The public name, imported from its file on first use."""
+        if name in ("catalog", "transforms"):
+            return import_module(f"{__name__}.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from stamm.base.config import override
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import guarded, load_python
 from stamm.recipes import catalog
+
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,19 @@ def resolve(word: str, overrides: Sequence[str]) -> Resolved:
     return Resolved(name, override(config, overrides), tuple(overrides), config)
 
 
-def build(name: str, *overrides: str) -> catalog.Config:
-    """The configuration of the recipe `name` with overrides such as "pretrain.sequences=96"."""
-    return resolve(name, overrides).config
+@overload
+def build(recipe: Callable[[], C], /, *overrides: str) -> C: ...
+@overload
+def build(recipe: str, /, *overrides: str) -> Any: ...
+def build(recipe: Callable[[], Any] | str, /, *overrides: str) -> Any:
+    """The configuration of a recipe with overrides such as "pretrain.sequences=96".
+
+    recipe   its name or file, as in `stamm run`; or its function, which tells a type checker what
+             is returned
+    """
+    if isinstance(recipe, str):
+        return resolve(recipe, overrides).config
+    return override(recipe(), overrides)
 
 
 def source_file(word: str) -> Path:

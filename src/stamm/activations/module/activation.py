@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,9 @@ class ActivationModule(nn.Module):
     16 bits: the spacing of bfloat16 near 1 is larger than an optimizer's step. In a compat order of evaluation parameters
     and constants have `dtype` instead, and constants are buffers, as in the library it matches.
     """
+
+    if TYPE_CHECKING:
+        __call__: Callable[..., Tensor]
 
     def __init__(
         self,

@@ -62,10 +62,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """A transform, imported from its file on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker reports a name that is not public
+
+    def __getattr__(name: str) -> Any:
+        """A transform, imported from its file on first use."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
