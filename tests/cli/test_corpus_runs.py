@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -73,6 +74,28 @@ def test_a_damaged_shard_is_made_again_and_no_other(finished: Path, stamm: Stamm
     assert contents(finished) == whole
     again = {p.name: p.stat().st_mtime_ns for p in path.parent.glob("documents-*")}
     assert [name for name in times if times[name] != again[name]] == [path.name]
+
+
+def test_another_configuration_begins_anew_where_it_is_asked_to(
+    finished: Path, tmp_path: Path, stamm: Stamm
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    other = ("run", *RECIPE[:-2], "tokenizer.vocab_size=380", RECIPE[-1], "--out", "run")
+    refused = stamm(*other)
+    assert refused.returncode == 2
+    assert "or set that run aside with --restart" in refused.stderr
+    for wrong in (("--dry-run",), ("tokenizer.vocab_size=3",)):
+        assert stamm(*other, "--restart", *wrong).returncode == 2
+        assert contents(tmp_path / "run") == contents(finished)
+    done = stamm(*other, "--restart")
+    assert done.returncode == 0, done.stderr
+    assert "The run that was in run is in run.before-1 now." in done.stdout
+    assert contents(tmp_path / "run.before-1") == contents(finished)
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert stored["config"]["tokenizer"]["vocab_size"] == 380
+    (tmp_path / "run" / "config.json").unlink()
+    refused = stamm(*other, "--restart")
+    assert "run is not a run folder. Move it away yourself." in refused.stderr
 
 
 def test_a_finished_corpus_is_planned_from_its_own_rates(finished: Path, stamm: Stamm) -> None:

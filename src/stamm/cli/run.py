@@ -34,6 +34,11 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         "--dry-run", action="store_true", help="print the steps and their state, run nothing"
     )
     parser.add_argument(
+        "--restart",
+        action="store_true",
+        help="set an earlier run in the folder aside, as FOLDER.before-1, and begin anew",
+    )
+    parser.add_argument(
         "--jobs",
         type=count,
         default=1,
@@ -50,11 +55,13 @@ def run(options: argparse.Namespace, verb: str) -> int:
             f"{recipe.name} is a search, of several runs", fix=f"`stamm search {options.recipe}`"
         )
     root = Path(options.out or Path("runs") / recipe.name)
-    execution = RecipeRun(recipe, root)
+    execution = RecipeRun(recipe, root, restart=options.restart)
     if execution.rank:
         if not options.dry_run:
             execution.follow()
         return 0
+    if options.restart:
+        _set_aside(execution, options)
     execution.folder.check()
     if options.dry_run:
         return _print_plan(execution)
@@ -65,6 +72,19 @@ def run(options: argparse.Namespace, verb: str) -> int:
     else:
         print(f"{root} is complete: nothing to do.")
     return _print_result(root)
+
+
+def _set_aside(execution: RecipeRun, options: argparse.Namespace) -> None:
+    if execution.size > 1:
+        raise ConfigError(
+            "--restart under torchrun, which gives it again when it restarts its processes",
+            fix="Move the folder away yourself",
+        )
+    if options.dry_run:
+        raise ConfigError("--restart with --dry-run, which writes nothing", fix="Use one of them")
+    earlier = execution.folder.set_aside()
+    if earlier is not None:
+        print(f"The run that was in {execution.root} is in {earlier} now.")
 
 
 def allow_tokenizer_threads() -> None:

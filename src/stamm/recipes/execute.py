@@ -81,15 +81,16 @@ class RecipeRun:
 
     folder   the run folder with its manifest and receipts
     steps    everything to be done, in order
+    restart  whether the run in the folder will be set aside, so that this one is new
     rank     of this process, and `size`: how many processes torchrun started
     """
 
-    def __init__(self, recipe: Resolved, root: Path) -> None:
+    def __init__(self, recipe: Resolved, root: Path, *, restart: bool = False) -> None:
         self._recipe = recipe
         self.root = root
         self.folder = Run(root, recipe.name, recipe.overrides, to_plain(recipe.config))
         self.steps = steps_of(recipe.config, recipe.name, root)
-        is_new = not (root / "config.json").exists()
+        is_new = restart or not (root / "config.json").exists()
         if is_new and not isinstance(recipe.config, Search):  # of which these steps are a part
             check_overrides(recipe, root, self.steps)
         self.rank, self.size = rank_and_size()

@@ -98,6 +98,21 @@ class Run:
                 fix="Choose another folder with --out",
             )
 
+    def set_aside(self) -> Path | None:
+        """Rename the folder to NAME.before-1, or the next free number; None where there is no run.
+
+        Raises   RunError when it is not a run folder, or another process uses it.
+        """
+        if not self.root.exists():
+            return None
+        if not (self.root / "config.json").is_file():
+            raise RunError(f"{self.root} is not a run folder", fix="Move it away yourself")
+        with self.locked():
+            name = self.root.resolve().name
+            numbered = (self.root.with_name(f"{name}.before-{n}") for n in itertools.count(1))
+            free = next(path for path in numbered if not path.exists())
+            return self.root.rename(free)
+
     def open(self) -> None:
         """Create the run folder, or resume the existing one. The lock must be held."""
         self.check()
@@ -132,7 +147,8 @@ class Run:
             more = f"; and {len(keys) - 8} more" if len(keys) > 8 else ""
             raise ConfigError(
                 f"{self.root} has a run of another configuration: {shown}{more}",
-                fix="Choose another folder with --out, or request the same configuration",
+                fix="Choose another folder with --out, request the same configuration, or set that"
+                " run aside with --restart",
             )
 
     @contextlib.contextmanager
