@@ -39,7 +39,8 @@ def check(root: Path, recipe: str, *overrides: str) -> None:
         ("align.dpo", OFFLINE, "n=20"),
         ("align.dpo", OFFLINE, "sampling.temperature=0.5"),
         ("align.dpo", OFFLINE, "select.candidates=3"),
-        ("align.dpo", OFFLINE, "prepare.context=64"),
+        ("align.dpo", SAMPLED, "prepare.max_bad_rows=0.1"),
+        ("align.dpo", SAMPLED, "prepare.columns.prompt=question"),
         ("align.dpo", OFFLINE, "prepare.kind=chat"),
         ("align.dpo", OFFLINE, "test_n=4"),
         ("align.dpo", OFFLINE, "gold=Stopped"),
@@ -47,7 +48,6 @@ def check(root: Path, recipe: str, *overrides: str) -> None:
         ("align.dpo", OFFLINE, "reference.mismatched=true"),
         ("align.simpo", OFFLINE, "reference.batch_tokens=64"),
         ("align.qrpo", SAMPLED, "answers.draws=500"),
-        ("align.sft", OFFLINE, "prepare.data=other.jsonl"),
         ("align.reward", OFFLINE, "prepare.kind=chat"),
         ("adapt.activation", (), "peak=0.5"),
         ("adapt.activation", (), "warmup_share=0.5"),
@@ -75,6 +75,13 @@ def test_what_no_step_reads_is_refused(
 def test_settings_that_arms_replace_are_refused(tmp_path: Path, recipe: str, unread: str) -> None:
     with pytest.raises(ConfigError, match=f"no step of this run reads {unread.split('=')[0]}"):
         check(tmp_path, recipe, unread)
+
+
+@pytest.mark.parametrize("recipe", ["align.sft", "align.qrpo", "align.kto", "align.reward"])
+@pytest.mark.parametrize("key", ["data", "context", "needs", "min_references"])
+def test_what_a_recipe_sets_for_its_data_is_an_unknown_key(recipe: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"unknown key 'prepare\.{key}'"):
+        resolve(recipe, [f"prepare.{key}=1"])
 
 
 @pytest.mark.parametrize("recipe", ["align.sft", "align.dpo", "align.kto", "align.reward"])
