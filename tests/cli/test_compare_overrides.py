@@ -31,7 +31,7 @@ def mine() -> Comparison:
     ffn = PlainFFN(width=96, activation="gelu", linear=LowRank(rank=8))
     other = ArmOverrides(
         optimizer=AdamW(),
-        schedule=Cosine(peak=1.0),
+        schedule=Cosine(),
         goldfish=Goldfish(k=4, h=4),
         qk_norm=False,
         structured=Structured(guide=SelfGuide(reduce_flop=False)),

@@ -19,6 +19,7 @@ import contextlib
 import contextvars
 import dataclasses
 import difflib
+import functools
 import re
 import types
 import typing
@@ -161,6 +162,7 @@ def differences(left: Any, right: Any) -> list[tuple[str, Any, Any]]:
     ]
 
 
+@functools.cache
 def _hints(kind: type) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
     return {name: hint for name, hint in hints.items() if hint is not typing.ClassVar}

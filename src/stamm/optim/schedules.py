@@ -54,7 +54,7 @@ class WarmupStableDecay:
         return max(start, min(self.warmup_sequences, total))
 
     def rate(self, sequence: int, total: int) -> float:
-        """Learning rate of the step that ends at `sequence` of `total`."""
+        """Learning rate after `sequence` of `total` sequences; `step_rate` is that of a step."""
         if sequence < min(self.warmup_sequences, total):
             return _warming(self, sequence, total)
         start = self.decay_start(total)
@@ -84,7 +84,7 @@ class Cosine:
         return min(self.warmup_sequences, total)
 
     def rate(self, sequence: int, total: int) -> float:
-        """Learning rate of the step that ends at `sequence` of `total`."""
+        """Learning rate after `sequence` of `total` sequences; `step_rate` is that of a step."""
         warmup = self.decay_start(total)
         if sequence < warmup:
             return _warming(self, sequence, total)
@@ -113,12 +113,25 @@ class ConstantRate:
         return total
 
     def rate(self, sequence: int, total: int) -> float:
-        """Learning rate of the step that ends at `sequence` of `total`."""
+        """Learning rate after `sequence` of `total` sequences; `step_rate` is that of a step."""
         warming = sequence < min(self.warmup_sequences, total)
         return _warming(self, sequence, total) if warming else self.peak
 
 
 Schedule = WarmupStableDecay | Cosine | ConstantRate
+
+
+def step_rate(schedule: Schedule, first: int, size: int, total: int) -> float:
+    """Learning rate of the step that trains on sequences first .. first + size - 1 of `total`.
+
+    It is the rate at the end of the step. A fall to 0 is taken at its start, so that the last step is
+    not lost: of N steps that fall linearly, step i = 0, 1, .. has peak (N - i) / N.
+    """
+    end, start = first + size, schedule.decay_start(total)
+    falls_to_zero = not isinstance(schedule, ConstantRate) and schedule.final_share == 0
+    position = max(first, start) if falls_to_zero and end > start else end
+    return schedule.rate(position, total)
+
 
 _SHARE = "must lie in [0, 1]"
 _LAWS: dict[str, Callable[[float], float]] = {
@@ -163,14 +176,10 @@ class BatchStage:
 
 @dataclass(frozen=True)
 class StepSpan:
-    """One optimisation step: it trains on sequences first .. first + size - 1.
-
-    is_partial   whether it is the last step, with fewer sequences than the others of its stage
-    """
+    """One optimisation step: it trains on sequences first .. first + size - 1."""
 
     first: int
     size: int
-    is_partial: bool = False
 
 
 class BatchPlan:
@@ -204,6 +213,5 @@ class BatchPlan:
         for stage, before in zip(reversed(self._stages), reversed(self._steps_before), strict=True):
             if index >= before:
                 first = stage.start + (index - before) * stage.size
-                size = min(stage.size, self._end - first)
-                return StepSpan(first, size, is_partial=size < stage.size)
+                return StepSpan(first, min(stage.size, self._end - first))
         raise IndexError(index)

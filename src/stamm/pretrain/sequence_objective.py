@@ -30,7 +30,7 @@ from stamm.models.flops import guide_flops, training_flops
 from stamm.models.guide_draws import guide_uses
 from stamm.models.linear import structured_linears
 from stamm.models.lora import lora_sizes
-from stamm.optim.schedules import BatchPlan
+from stamm.optim.schedules import BatchPlan, step_rate
 from stamm.pretrain.config import DecoderTrainingConfig
 from stamm.pretrain.dataset import BatchT, TrainingSequences
 
@@ -117,13 +117,9 @@ class SequenceObjective(Objective, Generic[BatchT]):
         return self.step_loss(batch.to(self._world.device), float(count))
 
     def learning_rate(self, step: int) -> float:
-        """Learning rate of the step, by the sequences trained on when it ends.
-
-        Edge   in the middle of a partial last step: the rate at the end of a run may be 0
-        """
+        """Learning rate of the step."""
         span = self._plan.step(step - 1)
-        trained = span.size // 2 if span.is_partial else span.size
-        return self._config.schedule.rate(span.first + trained, self.total_sequences)
+        return step_rate(self._config.schedule, span.first, span.size, self.total_sequences)
 
     def num_items(self, step: int) -> float:
         """Tokens of the step."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from stamm.align.data.prepare_config import PrepareConfig
+from stamm.align.data.prepare_config import OWN_ROWS, PrepareConfig, PrepareSettings
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
@@ -59,7 +59,7 @@ class SFTRecipe:
     arm        of a run with several
     data       files of rows with messages, or with prompt and completion; required
     context    longest conversation in tokens; None: the model's, at most 4,096
-    prepare    how rows become training sequences; its data and context are those above
+    prepare    how rows become training sequences
     evaluate   of the tuned model, where the run has held-out text; None: none
     audit      of memorization before and after, where passages were planted in the run's corpus and
                the settings fit into the model's context; None: none
@@ -70,7 +70,7 @@ class SFTRecipe:
     arm: str | None = None
     data: tuple[str, ...] = ()
     context: int | None = None
-    prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    prepare: PrepareSettings = field(default_factory=PrepareSettings)
     train: FineTuneConfig = field(default_factory=FineTuneConfig)
     evaluate: EvaluateConfig | None = field(
         default_factory=lambda: EvaluateConfig(tasks=("held_out",))
@@ -93,7 +93,7 @@ class SFTRecipe:
         """
         start = start_model(self.run, self.arm, root)
         context = context_of(self.context, start)
-        prepare = replace(self.prepare, data=self.data, context=context, kind="chat")
+        prepare = PrepareConfig.of(self.prepare, data=self.data, context=context, kind="chat")
         training = offline_steps(self.train, "sft", start, prepare, ReferenceConfig())
         audits = audit_steps("sft", self.audit, start)
         ends = _finish("sft", start, self.evaluate, self.export)
@@ -132,7 +132,7 @@ class PreferenceRecipe:
     select: SelectConfig = field(default_factory=SelectConfig)
     rounds: int = 1
     context: int | None = None
-    prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    prepare: PrepareSettings = field(default_factory=PrepareSettings)
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     train: FineTuneConfig
     test_prompts: str = ""
@@ -218,14 +218,14 @@ class PreferenceRecipe:
         """With the columns that the loss reads of each row."""
         loss, train = self.train.loss, self.train
         examples = math.ceil(1 / train.epochs) if train.sequences is None else 1
-        least = self.prepare.min_references
+        least = 1
         needs: Literal["nothing", "labels", "rewards", "ref_rewards", "own_ref_rewards"] = "nothing"
         if isinstance(loss, QRPO):
             needs = "own_ref_rewards" if loss.leave_one_out else "ref_rewards"
             least = (3 if loss.transform == "probit" else 1) + loss.leave_one_out
         elif isinstance(loss, REBEL | KTO):
             needs = "rewards" if isinstance(loss, REBEL) else "labels"
-        return replace(
+        return PrepareConfig.of(
             self.prepare,
             context=context,
             needs=needs,
@@ -251,7 +251,7 @@ class PreferenceRecipe:
             )
             selected = select_step(name, self.select, name, "round1")
             prepared = prepare_step(
-                replace(self._prepare(context), data=()),
+                replace(self._prepare(context), **OWN_ROWS),
                 start.tokenizer,
                 name=f"prepare.{name}",
                 folder=f"data/{name}",

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stamm.align.data.prepare_config import APERTUS_REFUSED, PrepareConfig
+from stamm.align.data.prepare_config import (
+    APERTUS_REFUSED,
+    OWN_ROWS,
+    PrepareConfig,
+    PrepareSettings,
+)
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.results.choose_config import ArmCandidates, ChooseConfig
@@ -88,7 +93,7 @@ class AlignDemo:
     prompts: str = "package:align_prompts.jsonl.zst"
     validation: str = "package:align_validation_prompts.jsonl.zst"
     test: str = "package:align_test_prompts.jsonl.zst"
-    prepare: PrepareConfig = field(default_factory=lambda: _prepare())
+    prepare: PrepareSettings = field(default_factory=lambda: _prepare())
     sft: FineTuneConfig = field(default_factory=lambda: _settings(SFT(), 2e-3, epochs=3.0))
     n: int = 12
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_new_tokens=48))
@@ -157,7 +162,7 @@ class AlignDemo:
 
     def _fine_tuned(self, start: StartModel) -> list[Step]:
         prepare = prepare_step(
-            replace(self.prepare, data=(self.chats,), context=self.context, kind="chat"),
+            PrepareConfig.of(self.prepare, data=(self.chats,), context=self.context, kind="chat"),
             start.tokenizer,
             folder="data/chats",
             after=start.after,
@@ -183,7 +188,7 @@ class AlignDemo:
         )
         selected = select_step("pairs", self.select, _REFERENCES)
         prepared = prepare_step(
-            replace(self.prepare, data=(), context=self.context),
+            PrepareConfig.of(self.prepare, context=self.context, **OWN_ROWS),
             tuned.tokenizer,
             name="prepare.pairs",
             folder="data/pairs",
@@ -309,13 +314,13 @@ def align_demo() -> AlignDemo:
     return AlignDemo()
 
 
-def _prepare() -> PrepareConfig:
+def _prepare() -> PrepareSettings:
     """Licences as Apertus; no row may contain a prompt that the models are compared with."""
     sets = tuple(
         EvaluationSet(name=name, file=f"package:align_{name}_prompts.jsonl.zst", fields=("prompt",))
         for name in ("validation", "test")
     )
-    return PrepareConfig(
+    return PrepareSettings(
         refused_licences=APERTUS_REFUSED,
         without_source="refuse",
         decontaminate=ContaminationConfig(sets=sets),

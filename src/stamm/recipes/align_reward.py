@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from stamm.align.data.prepare_config import PrepareConfig
+from stamm.align.data.prepare_config import PrepareConfig, PrepareSettings
 from stamm.align.training.finetune_config import FineTuneConfig
 from stamm.align.training.loss_config import BradleyTerry
 from stamm.align.training.reference_config import ReferenceConfig
@@ -32,7 +32,7 @@ class RewardModelRecipe:
     arm        of a run with several
     data       files of rows with prompt, chosen and rejected; required
     context    longest answer in tokens, prompt included; None: the model's, at most 4,096
-    prepare    how rows become training examples; its data and context are those above
+    prepare    how rows become training examples
     accuracy   on the pairs that prepare.held_out keeps from training
     """
 
@@ -40,7 +40,7 @@ class RewardModelRecipe:
     arm: str | None = None
     data: tuple[str, ...] = ()
     context: int | None = None
-    prepare: PrepareConfig = field(default_factory=lambda: PrepareConfig(held_out=0.1))
+    prepare: PrepareSettings = field(default_factory=lambda: PrepareSettings(held_out=0.1))
     train: FineTuneConfig = field(default_factory=lambda: on_answers(BradleyTerry()))
     accuracy: RewardAccuracyConfig = field(default_factory=RewardAccuracyConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
@@ -62,7 +62,7 @@ class RewardModelRecipe:
             raise ConfigError("there is nothing to train on: data is empty", fix="Set data=FILE")
         start = start_model(self.run, self.arm, root)
         context = context_of(self.context, start)
-        prepare = replace(self.prepare, data=self.data, context=context, kind="preference")
+        prepare = PrepareConfig.of(self.prepare, data=self.data, context=context, kind="preference")
         training = offline_steps(self.train, _ARM, start, prepare, ReferenceConfig())
         accuracy = Step(
             name=f"reward_accuracy.{_ARM}",

@@ -11,7 +11,7 @@ from stamm.base.config import to_plain, validate
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
-from stamm.engine.config import RollBackAndSkip, SkipUpdate
+from stamm.engine.config import EngineConfig, RollBackAndSkip, SkipUpdate
 from stamm.evaluate.config import EvaluateConfig, task_inputs
 from stamm.models.flops import count_parameters
 from stamm.optim.schedules import Schedule, WarmupStableDecay
@@ -217,7 +217,7 @@ class Comparison:
         return equal_widths(self.pretrain.model, self.arms, base, self.matched.tolerance)
 
     def runs(self) -> Mapping[str, PretrainConfig]:
-        """Full training configuration of each arm, by name; the learning rate is chosen later.
+        """Full training configuration of each arm, by name; the peak learning rate is chosen later.
 
         With EqualTime, lengths are the baseline's until step times are measured.
         """
@@ -234,13 +234,24 @@ class Comparison:
             max(round(length * share / batch), 1) * batch
             for length, share in zip(lengths, shares, strict=True)
         )
-        engine = self.pretrain.engine
-        if (kept := self.average) is not None:
-            engine = replace(engine, checkpoint_every=kept.every, keep_checkpoints=kept.last)
+        engine = self._engine()
         return {
-            arm.name: replace(run, sequences=length, engine=engine)
+            arm.name: replace(
+                run, sequences=length, engine=engine, schedule=without_peak(run.schedule)
+            )
             for arm, run, length in zip(arms, changed, lengths, strict=True)
         }
+
+    def as_run(self) -> Comparison:
+        """This comparison with what its runs have in place of settings: matched widths, engine."""
+        engine = replace(self.pretrain, engine=self._engine())
+        return replace(self, arms=self.matched_arms(), pretrain=_to_its_end(engine))
+
+    def _engine(self) -> EngineConfig:
+        engine, kept = self.pretrain.engine, self.average
+        if kept is None:
+            return engine
+        return replace(engine, checkpoint_every=kept.every, keep_checkpoints=kept.last)
 
     def short(self, run: PretrainConfig, rate: float) -> PretrainConfig:
         """The short tuning run of `run` at learning rate `rate`."""
@@ -431,6 +442,11 @@ class Comparison:
             external=task_inputs(self.evaluate),
             outputs=(".",),
         )
+
+
+def without_peak(schedule: Schedule) -> Schedule:
+    """The schedule with the default peak, in whose place tuning chooses one."""
+    return replace(schedule, peak=type(schedule).peak)
 
 
 def shortened(schedule: Schedule, share: float) -> Schedule:

@@ -26,7 +26,7 @@ from stamm.optim.schedules import BatchStage, WarmupStableDecay
 from stamm.pretrain.average_config import WeightAverage
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.arm import Arm
-from stamm.recipes.compare import Comparison, Tuning
+from stamm.recipes.compare import Comparison, Tuning, without_peak
 from stamm.recipes.demo import demo
 from stamm.recipes.demo import smoke as smoke_study
 from stamm.recipes.matching import Matched
@@ -42,7 +42,9 @@ def smoke() -> Comparison:
         corpus=_without_probes(base.corpus),
         tokenizer=base.tokenizer,
         pack=base.pack,
-        pretrain=replace(base.pretrain, sequences=12 * 4),
+        pretrain=replace(
+            base.pretrain, sequences=12 * 4, schedule=without_peak(base.pretrain.schedule)
+        ),
         arms=base.arms,
         tuning=Tuning(rates=(3e-3, 9e-3, 27e-3), length=0.5),
         seeds=(1, 2),
@@ -63,6 +65,7 @@ def activations() -> Comparison:
             base.pretrain,
             model=model,
             sequences=270 * batch,
+            schedule=without_peak(base.pretrain.schedule),
             engine=replace(base.pretrain.engine, checkpoint_every=70, on_nonfinite=SkipUpdate()),
         ),
         arms=_arms(width=256),
@@ -121,12 +124,16 @@ def claim(
 
 def evidence_smoke() -> Comparison:
     """Toys in the steps of compare.evidence_activations: looks after 2 and 3 seeds, averaged weights."""
+    base = smoke()
+    average, engine = WeightAverage(last=2, every=4), base.pretrain.engine
+    engine = replace(engine, checkpoint_every=EngineConfig.checkpoint_every)  # average.every
     return replace(
-        smoke(),
+        base,
+        pretrain=replace(base.pretrain, engine=engine),
         tuning=Tuning(rates=(3e-3, 9e-3), length=1.0, margin=0.005, refinements=0),
         seeds=(1, 2, 3),
         looks=(2, 3),
-        average=WeightAverage(last=2, every=4),
+        average=average,
         evaluate=EvaluateConfig(threads=1, tasks=("held_out",)),
     )
 
@@ -156,7 +163,7 @@ def activations_gpu() -> Comparison:
             batch=(BatchStage(size=batch),),
             micro_batch=32,
             optimizer=AdEMAMix(beta2=0.999, beta3=0.999, alpha=4.0),
-            schedule=WarmupStableDecay(peak=2e-3, warmup_sequences=160 * batch, decay_share=0.2),
+            schedule=WarmupStableDecay(warmup_sequences=160 * batch, decay_share=0.2),
             engine=EngineConfig(
                 device="cuda",
                 precision="bfloat16",

@@ -129,16 +129,21 @@ def evidence_ablation() -> Comparison:
     hundredth. 4 (4 + 8) runs, on seeds that evidence_optimizer and evidence_tokens have not.
     """
     found = evidence_optimizer()
-    base, whole = found.pretrain, found.arms[-1]
-    changed = whole.overrides
+    base, arm = found.pretrain, found.arms[-1]
+    whole = arm.pretrain_of(base)
     parts = {
-        "whole": changed,
-        "adamw": replace(changed, optimizer=base.optimizer),
-        "no_qk_norm": replace(changed, qk_norm=base.model.qk_norm),
-        "cosine": replace(changed, schedule=base.schedule),
+        "whole": ArmOverrides(),
+        "adamw": ArmOverrides(optimizer=base.optimizer),
+        "no_qk_norm": ArmOverrides(qk_norm=base.model.qk_norm),
+        "cosine": ArmOverrides(schedule=base.schedule),
     }
-    arms = tuple(Arm(name=name, ffn=whole.ffn, overrides=one) for name, one in parts.items())
-    return replace(found, arms=arms, baseline="whole", seeds=tuple(range(17, 25)))
+    return replace(
+        found,
+        pretrain=replace(whole, model=replace(whole.model, ffn=base.model.ffn)),
+        arms=tuple(Arm(name=name, ffn=arm.ffn, overrides=one) for name, one in parts.items()),
+        baseline="whole",
+        seeds=tuple(range(17, 25)),
+    )
 
 
 def evidence_goldfish() -> Comparison:

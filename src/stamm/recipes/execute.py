@@ -7,12 +7,11 @@ ranks join it in those that train.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from stamm.base.config import override, to_plain
 from stamm.base.console import Console, NoProgress, Progress
@@ -33,6 +32,7 @@ from stamm.recipes.resolve import Resolved, resolve
 from stamm.recipes.run_folder import RunFolder
 from stamm.recipes.search import Search
 from stamm.recipes.study import MANIFEST, single_steps
+from stamm.recipes.unread_settings import check_settings
 from stamm.runs.job import Step
 from stamm.runs.remaining import seconds_left
 from stamm.runs.run import Run, workspace
@@ -90,9 +90,8 @@ class RecipeRun:
         self.root = root
         self.folder = Run(root, recipe.name, recipe.overrides, to_plain(recipe.config))
         self.steps = steps_of(recipe.config, recipe.name, root)
-        is_new = restart or not (root / "config.json").exists()
-        if is_new and not isinstance(recipe.config, Search):  # of which these steps are a part
-            check_overrides(recipe, root, self.steps)
+        if restart or not (root / "config.json").exists():
+            check_settings(recipe, lambda config: _all_steps(config, recipe.name, root))
         self.rank, self.size = rank_and_size()
         self._jobs = 1
 
@@ -184,65 +183,7 @@ def _resolved(recipe: str | Config | Callable[[], Config], overrides: Sequence[s
         )
     name = type(config).__name__ if isinstance(recipe, Config) else recipe.__name__
     changed = override(config, overrides, "passed to stamm.run")
-    return Resolved(name, changed, tuple(overrides), config)
-
-
-_CHECKED = "tolerance"  # a bound that is only checked
-_PLACED = "execution"  # where shards run
-
-
-def check_overrides(recipe: Resolved, root: Path, steps: Sequence[Step]) -> None:
-    """Refuse an override that no step reads: the steps are the same without it, and with other values.
-
-    Raises   ConfigError naming it
-    """
-    plain, described = to_plain(recipe.config), [_described(step) for step in steps]
-
-    def changes_steps(assignments: Sequence[str], *, when_refused: bool) -> bool:
-        """Whether a run with these overrides has other steps."""
-        try:
-            config = override(recipe.given, assignments)
-            found = [_described(step) for step in steps_of(config, recipe.name, root)]
-        except StammError:
-            return when_refused
-        return found != described
-
-    for number, assignment in enumerate(recipe.overrides):
-        key, _, text = assignment.partition("=")
-        others = [*recipe.overrides[:number], *recipe.overrides[number + 1 :]]
-        if key.startswith(_PLACED) or key.endswith(_CHECKED) or text.lower() == "none":
-            continue  # what is not there can be switched off
-        if changes_steps(others, when_refused=True):
-            continue
-        with contextlib.suppress(StammError):
-            if to_plain(override(recipe.given, others)) == plain:
-                continue  # it repeats what holds anyway
-        changed = ([*others, f"{key}={value}"] for value in _other_values(text))
-        if any(changes_steps(assignments, when_refused=False) for assignments in changed):
-            continue
-        raise ConfigError(
-            f"no step of this run reads {key}",
-            where=f"set by {assignment}",
-            fix="Leave it out, or set what it belongs to",
-        )
-
-
-def _other_values(text: str) -> list[str]:
-    """Values of the same type, for a setting whose value has the effect of another."""
-    if text.lower() in ("true", "false"):
-        return ["false" if text.lower() == "true" else "true"]
-    try:
-        value = float(text)
-    except ValueError:
-        return []
-    return [f"{value * factor:g}" for factor in (2, 10, 0.5)]
-
-
-def _described(step: Step) -> tuple[Step, Any]:
-    """A step, and its configuration with the classes of unions."""
-    plain = to_plain(step.config)
-    plain.pop("config_sha256", None)  # of the whole recipe
-    return replace(step, config=type(step.config)), plain
+    return Resolved(name, changed, tuple(overrides), config, source=f"the recipe {name}")
 
 
 def steps_of(config: Config, name: str, root: Path) -> tuple[Step, ...]:
@@ -262,6 +203,12 @@ def steps_of(config: Config, name: str, root: Path) -> tuple[Step, ...]:
     if not (pack / MANIFEST).is_file():
         raise ConfigError(f"pack = {config.pack} holds no packed corpus", fix="Run a corpus first")
     return single_steps(config, root, {"pack": pack}, [pack / MANIFEST])
+
+
+def _all_steps(config: Config, name: str, root: Path) -> Iterable[Step]:
+    """The steps of a run; of a search those of its comparisons, too, as far as they are known."""
+    comparisons = config.comparisons() if isinstance(config, Search) else ()
+    return itertools.chain(steps_of(config, name, root), *(one.steps() for one in comparisons))
 
 
 def _foreign_files(foreign: MegatronFiles) -> list[Path]:

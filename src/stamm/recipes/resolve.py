@@ -23,12 +23,14 @@ class Resolved:
     name     its name in run folders and messages
     config   the resolved tree
     given    the tree before the overrides
+    source   the user's own file or recipe that gave it; "": a built-in recipe
     """
 
     name: str
     config: catalog.Config
     overrides: tuple[str, ...]
     given: catalog.Config
+    source: str = ""
 
 
 def resolve(word: str, overrides: Sequence[str]) -> Resolved:
@@ -45,7 +47,8 @@ def resolve(word: str, overrides: Sequence[str]) -> Resolved:
             f"{word} returns {type(config).__name__}, not a recipe",
             fix="Return a Study, a CorpusRecipe or a PretrainConfig",
         )
-    return Resolved(name, override(config, overrides), tuple(overrides), config)
+    source = str(file) if file.suffix == ".py" else ""
+    return Resolved(name, override(config, overrides), tuple(overrides), config, source)
 
 
 @overload

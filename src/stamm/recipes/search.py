@@ -124,6 +124,20 @@ class Search:
     def _comparisons(self) -> tuple[Comparison, ...]:
         return (self.compare, *(one.compare for one in self.confirm))
 
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """The comparisons of rounds and confirmations, with one candidate, to see which settings they read."""
+        names = [one.name for one in self.proposals() if one.spec is not None][:1]
+        if not names:
+            return ()
+        rounds = [self.round_of(number, names) for number in range(len(self.rounds))]
+        confirmations = [self.confirmation(number, names[0]) for number in range(len(self.confirm))]
+        return tuple(replace(one, report=self.report) for one in (*rounds, *confirmations))
+
+    def as_run(self) -> Search:
+        """This search with what the runs of its comparisons have in place of settings."""
+        confirm = tuple(replace(one, compare=one.compare.as_run()) for one in self.confirm)
+        return replace(self, compare=self.compare.as_run(), confirm=confirm)
+
     def proposals(self) -> tuple[Proposal, ...]:
         """All candidates; some are refused already.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from stamm.models.config import PlainFFN
 from stamm.recipes import comparisons
 from stamm.recipes.arm import Arm
-from stamm.recipes.compare import Tuning
+from stamm.recipes.compare import Comparison, Tuning
 from stamm.recipes.matching import EqualTime
 from stamm.recipes.search import Confirmation, Round, Search
 from stamm.search.config import ScreenLimits
@@ -68,8 +68,8 @@ def activations() -> Search:
     searched = replace(
         base,
         corpus=replace(base.corpus, inputs=_SEARCHED, held_out=0.02),
-        tuning=tuning,
-        seeds=(1, 2),
+        tuning=Tuning(refinements=0),
+        seeds=Comparison.seeds,  # the rounds have rates and seeds of their own
     )
     return Search(
         families=_FAMILIES,
@@ -119,7 +119,7 @@ def smoke() -> Search:
             ),
         ),
         screen=ScreenLimits(slower=100.0),  # times of toys on a busy machine decide nothing
-        compare=base,
+        compare=replace(base, seeds=Comparison.seeds),
         rounds=(
             Round(length=0.5, seeds=(1, 2), rates=(9e-3,), keep=2),
             Round(seeds=(1, 2), keep=1),

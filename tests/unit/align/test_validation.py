@@ -174,13 +174,14 @@ def test_a_smaller_last_batch_is_trained_with_the_mean_of_its_rows(
     count = summary["trained_sequences"]
     assert summary["epochs"] == 1.0
     assert len(lines) == summary["steps"] == -(-count // 3)
-    assert count % 3 == 0 or lines[-1]["optim/learning_rate"] > 0
+    shares = [1 - 3 * step / count for step in range(len(lines))]
+    assert [line["optim/learning_rate"] / 3e-3 for line in lines] == pytest.approx(shares)
     # Fewer rows than a batch holds are one batch of all of them.
     few, whole = (
         metrics(fine_tune(tmp_path / str(n), rows, loss, batch=(BatchStage(size=n),), **settings))
         for n in (100, count)
     )
     assert len(few) == len(whole) == 1
-    assert few[0]["optim/learning_rate"] > whole[0]["optim/learning_rate"] == 0
+    assert few[0]["optim/learning_rate"] == whole[0]["optim/learning_rate"] == 3e-3
     compared = [key for key in few[0] if key.startswith(("train/", "reward/", "optim/gradient"))]
     assert [few[0][key] for key in compared] == [whole[0][key] for key in compared]

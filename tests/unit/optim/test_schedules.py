@@ -16,6 +16,7 @@ from stamm.optim.schedules import (
     Cosine,
     Schedule,
     WarmupStableDecay,
+    step_rate,
 )
 
 TOTAL = 1000
@@ -133,6 +134,44 @@ def test_a_rate_rises_to_the_peak_and_falls_to_its_end_whatever_the_lengths(
 def test_a_length_or_rate_out_of_range_is_told(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"{field} = {value} must "):
         WarmupStableDecay(**{field: value})  # type: ignore[arg-type]  # any field may be named
+
+
+@pytest.mark.parametrize(("size", "warmup"), [(1, 0), (16, 0), (16, 32), (16, 5), (16, 200)])
+def test_a_linear_fall_to_zero_learns_from_every_step(size: int, warmup: int) -> None:
+    """As transformers.get_linear_schedule_with_warmup: of the N steps that fall, step i has (N - i) / N."""
+    steps = 6
+    config = WarmupStableDecay(
+        peak=2.0, warmup_sequences=warmup, decay_share=1.0, law="linear", final_share=0.0
+    )
+    rates = [step_rate(config, i * size, size, steps * size) for i in range(steps)]
+    if warmup % size == 0:
+        falling = steps - warmup // size
+        falls = [2.0 * (falling - i) / falling for i in range(falling)]
+        rises = [2.0 * (i + 1) / (steps - falling) for i in range(steps - falling)]
+        assert rates == pytest.approx([*rises, *falls])
+    assert min(rates) > 0
+
+
+@pytest.mark.parametrize("law", ["1-sqrt", "linear", "cosine"])
+@pytest.mark.parametrize("sizes", [[1], [3], [1, 1, 1], [2, 2, 1], [4, 4, 4, 3]])
+@pytest.mark.parametrize("warmup", [0, 1, 2, 50])
+def test_no_step_has_the_rate_zero(law: str, sizes: list[int], warmup: int) -> None:
+    common = {"peak": 1.0, "final_share": 0.0, "warmup_sequences": warmup}
+    total = sum(sizes)
+    for config in (
+        WarmupStableDecay(law=law, decay_share=1.0, **common),  # type: ignore[arg-type]
+        WarmupStableDecay(law=law, decay_sequences=2, **common),  # type: ignore[arg-type]
+        Cosine(**common),  # type: ignore[arg-type]
+    ):
+        rates = [step_rate(config, sum(sizes[:i]), n, total) for i, n in enumerate(sizes)]
+        assert min(rates) > 0
+        assert max(rates) == 1.0
+
+
+def test_the_last_step_of_a_fall_that_ends_above_zero_has_the_final_rate() -> None:
+    for config in (WSD, Cosine(peak=1.0, final_share=0.1)):
+        assert step_rate(config, 984, 16, TOTAL) == pytest.approx(0.1)
+    assert step_rate(ConstantRate(peak=3.0), 984, 16, TOTAL) == 3.0
 
 
 def test_cosine_ends() -> None:

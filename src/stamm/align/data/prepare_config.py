@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self
 
 from stamm.base.config import nearest, validate
 from stamm.corpus.contamination.config import ContaminationConfig
@@ -55,21 +56,13 @@ class ColumnNames:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareConfig:
-    """Instruction, preference or rated data, encoded for training.
+class PrepareSettings:
+    """How instruction, preference or rated data are encoded for training.
 
-    data              files, folders, patterns, or "package:align_chats.jsonl.zst"; rows keep their
-                      order
     kind              kind of every row; "auto": that of the first readable row. A row of another
                       kind is a bad row
     columns           names of the columns, where data has others
-    needs             what a row needs for the loss, which recipes set. "rewards": of an answer, or of
-                      both of a pair; "ref_rewards": these too; "own_ref_rewards": and the answer's own
-                      reward is one of them; "labels": a pair, or an answer with a reward. A row without
-                      is a bad row. When all these rewards are equal, no data is written
-    min_references    fewest ref_rewards of a row, where it needs them
     min_examples      fewest examples to train on
-    context           longest answer that is kept, in tokens, prompt included; none is truncated
     refused_licences  families (share-alike, copyleft, noncommercial, no-derivatives, reserved, ...)
                       and SPDX identifiers whose rows are dropped; "unknown": rows with no licence, or
                       with one that is not recognized. The others are kept and counted
@@ -83,13 +76,9 @@ class PrepareConfig:
     seed              decides which prompts are held out
     """
 
-    data: tuple[str, ...] = ()
     kind: Literal["auto", "chat", "preference", "rated"] = "auto"
     columns: ColumnNames = field(default_factory=ColumnNames)
-    needs: Literal["nothing", "labels", "rewards", "ref_rewards", "own_ref_rewards"] = "nothing"
-    min_references: int = 1
     min_examples: int = 1
-    context: int = 4096
     refused_licences: tuple[str, ...] = ()
     without_source: Literal["accept", "refuse"] = "accept"
     decontaminate: ContaminationConfig | None = None
@@ -110,11 +99,51 @@ class PrepareConfig:
         hint = nearest(wrong[0], known) if wrong else ""
         validate(
             self,
-            ("context", self.context >= 2, "must be at least 2"),
-            ("min_references", self.min_references >= 1, "must be at least 1"),
             ("min_examples", self.min_examples >= 1, "must be at least 1"),
             ("refused_licences", not wrong, f"names no family and no SPDX identifier. {hint}"),
             ("max_bad_rows", 0.0 <= self.max_bad_rows <= 1.0, "must lie in [0, 1]"),
             ("held_out", 0.0 <= self.held_out < 1.0, "must lie in [0, 1)"),
             ("seed", 0 <= self.seed <= LARGEST_SEED, "must lie in 0 to 2^63 - 1"),
+            ("seed", not self.seed or self.held_out > 0, "is not read: held_out is 0"),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig(PrepareSettings):
+    """Prepared alignment data: the settings, and what a recipe sets for its data and its loss.
+
+    data              files, folders, patterns, or "package:align_chats.jsonl.zst"; rows keep their
+                      order
+    needs             what a row needs for the loss. "rewards": of an answer, or of
+                      both of a pair; "ref_rewards": these too; "own_ref_rewards": and the answer's own
+                      reward is one of them; "labels": a pair, or an answer with a reward. A row without
+                      is a bad row. When all these rewards are equal, no data is written
+    min_references    fewest ref_rewards of a row, where it needs them
+    context           longest answer that is kept, in tokens, prompt included; none is truncated
+    """
+
+    data: tuple[str, ...] = ()
+    needs: Literal["nothing", "labels", "rewards", "ref_rewards", "own_ref_rewards"] = "nothing"
+    min_references: int = 1
+    context: int = 4096
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validate(
+            self,
+            ("context", self.context >= 2, "must be at least 2"),
+            ("min_references", self.min_references >= 1, "must be at least 1"),
+        )
+
+    @classmethod
+    def of(cls, settings: PrepareSettings, **more: Any) -> Self:
+        """These settings with more fields, or others."""
+        return cls(**{f.name: getattr(settings, f.name) for f in fields(settings)} | more)
+
+
+OWN_ROWS: Mapping[str, Any] = {
+    "data": (),
+    "columns": ColumnNames(),
+    "max_bad_rows": PrepareSettings.max_bad_rows,
+}
+"""In place of settings that are not read where an earlier step wrote the rows."""
