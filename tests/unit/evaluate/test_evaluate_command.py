@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
+import transformers
 from safetensors.torch import save_file
 
 from stamm.base.config import to_plain
@@ -105,6 +106,47 @@ def test_a_hugging_face_folder_is_evaluated_and_compared(
     assert "packed corpus" in capsys.readouterr().err
     assert main(["evaluate", "run", "--out", "x"]) == 1
     assert main(["evaluate", "nothing"]) == 1
+
+
+def test_answers_end_where_transformers_ends_them(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = other_model(folder / "other")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(other / "tokenizer.json"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(other)
+    question = tokenizer("The river is", return_tensors="pt")
+    begin = question["input_ids"].shape[1]
+    settings = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    whole = model.generate(**question, **settings)[0, begin:].tolist()
+    end = next(
+        number for place, number in enumerate(whole) if place > 2 and number not in whole[:3]
+    )
+    rows = [{"q": "The river is", "answer": "x"}]
+    task = {
+        "stamm_task": {
+            "kind": "generation",
+            "context": "{q}",
+            "answer": "answer",
+            "max_new_tokens": 12,
+        }
+    }
+    (folder / "written.jsonl").write_text("\n".join(map(json.dumps, (task, *rows))) + "\n")
+
+    def output() -> tuple[str, list[int]]:
+        assert main(["evaluate", "other", "tasks=written.jsonl", "threads=1"]) == 0
+        results = folder / "evaluations" / "other"
+        (line,) = (results / "written_items.jsonl").read_text().splitlines()
+        return json.loads(line)["output"], read_json(results / "written.json")["stop_ids"]
+
+    assert output() == (tokenizer.decode([n for n in whole if n != 0]), [0])
+    write_json(other / "generation_config.json", {"eos_token_id": [0, end]})
+    model = transformers.AutoModelForCausalLM.from_pretrained(other)
+    cut = model.generate(**question, **settings)[0, begin:].tolist()
+    assert (cut[-1], len(cut)) == (end, whole.index(end) + 1)
+    assert output() == (tokenizer.decode(cut[:-1]), [0, end])  # also behind results that exist
+    write_json(other / "generation_config.json", {"eos_token_id": "</s>"})
+    assert main(["evaluate", "other", "tasks=written.jsonl"]) == 1
+    assert "eos_token_id = '</s>' is neither an id nor a list of ids" in capsys.readouterr().err
 
 
 def test_results_of_other_settings_are_kept(
