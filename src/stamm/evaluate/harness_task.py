@@ -166,7 +166,7 @@ class HarnessTask:
         return self._result(found, tasks, lines, context, max(shots.values()))
 
     def _spec(self, manager: Any) -> str:
-        """What the harness loads: the file, or a group's name, since it loads no group by its path."""
+        """The file for the harness to load; of a group its name, since it loads none by its path."""
         entry = manager.task_index.get(self._task)
         if entry is None or entry.kind.name != "GROUP":
             return str(self._file)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ import transformers
 from safetensors.torch import save_file
 
 from stamm.base.config import to_plain
+from stamm.base.errors import RunError
 from stamm.base.files import read_json, write_json
+from stamm.base.receipts import is_covered
 from stamm.cli.main import main
 from stamm.cli.model_verbs import settings_of
 from stamm.engine.checkpoint import Checkpoints
@@ -26,6 +30,9 @@ from stamm.models.hub import HubSpecialIds, hub_config, hub_state
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.pretrain.config import PeriodicEvaluation, PretrainConfig
 from stamm.reports.results import read_measured
+from stamm.runs.command_receipts import writing_alone
+from stamm.runs.run import Run
+from tests.conftest import environment
 from tests.unit.tutorials import working_folder
 
 HEADER = {"stamm_task": {"kind": "multiple_choice", "context": "{q}", "answer": "label"}}
@@ -212,6 +219,52 @@ def test_every_checkpoint_is_evaluated_once(
     shutil.rmtree(folder / "run" / "checkpoints")
     assert main(command) == 1
     assert "holds no checkpoints" in capsys.readouterr().err
+
+
+def test_one_task_of_an_arm_is_evaluated_by_one_process(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, results = Run(folder / "run", "", (), None), folder / "run" / "evaluate"
+    results.mkdir(exist_ok=True)
+    shutil.copy(folder / "mine.jsonl", folder / "other.jsonl")
+    with run.locked(shared=True), writing_alone(results, "mine"):
+        assert main(["evaluate", "run", "tasks=other.jsonl", "threads=1"]) == 0
+        assert main(["evaluate", "run", "tasks=mine.jsonl", "threads=1"]) == 1
+        assert "another process writes mine in" in capsys.readouterr().err
+        with pytest.raises(RunError, match="another process uses"), run.locked():
+            pass
+    with run.locked():
+        assert main(["evaluate", "run", "tasks=mine.jsonl", "threads=1"]) == 1
+        assert "another process uses run" in capsys.readouterr().err
+    assert main(["evaluate", "run", "tasks=mine.jsonl", "threads=1"]) == 0
+    assert not list(results.glob(".*"))
+
+
+@pytest.mark.slow
+def test_evaluations_of_other_tasks_run_side_by_side(folder: Path) -> None:
+    """Three processes at a time: the files, and receipts for all of them, as one after the other."""
+    names = ("one", "two", "three")
+    for name in names:
+        shutil.copy(folder / "mine.jsonl", folder / f"{name}.jsonl")
+    command = [sys.executable, "-m", "stamm", "evaluate", "run", "threads=1"]
+    for _ in range(2):
+        started = [
+            subprocess.Popen(
+                [*command, f"tasks={name}.jsonl"],
+                env=environment(),
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for name in names
+        ]
+        for process in started:
+            _, said = process.communicate(timeout=300)
+            assert process.returncode == 0, said
+    results = folder / "run" / "evaluate"
+    lines = {(results / f"{name}_items.jsonl").read_bytes() for name in names}
+    assert len(lines) == 1
+    assert all(is_covered(results / f"{name}.json") for name in names)
+    assert all(is_covered(results / f"{name}_items.jsonl") for name in names)
 
 
 def test_results_of_a_hugging_face_folder_have_a_page(
