@@ -217,13 +217,15 @@ def test_what_a_judge_leaves_unrated_is_counted(stamm: Stamm, tmp_path: Path) ->
     write(tmp_path)
 
     def script(body: dict[str, Any], number: int) -> Scripted:
-        return (
-            _prose(body, number)
-            if "quality 2" in body["messages"][1]["content"]
-            else good_judge(body, number)
-        )
+        """Prose for the worst answer, a refusal for the one above it, and a key that nobody knows."""
+        question = body["messages"][1]["content"]
+        scripted = _prose(body, number) if "quality 2" in question else good_judge(body, number)
+        plain = json.loads(scripted.body) | {"mood": "sour"}
+        if "quality 3" in question:
+            plain["choices"][0]["message"]["refusal"] = "I cannot."
+        return Scripted(body=json.dumps(plain).encode())
 
-    more = ("validation=none", "rating.max_unrated=0.2")
+    more = ("validation=none", "rating.max_unrated=0.3", "rating.top=3")
     with serve(script) as server:
         stopped = stamm(*words(server, *more, "judge.connection.max_requests=20"))
         assert "max_requests = 20" in stopped.stderr
@@ -231,13 +233,16 @@ def test_what_a_judge_leaves_unrated_is_counted(stamm: Stamm, tmp_path: Path) ->
     with serve(script) as server:
         done = stamm(*words(server, *more, "judge.connection.max_requests=1000"))
         assert done.returncode == 0, done.stderr
-    assert "12 answers to 2 prompts rated, 2 unrated" in done.stderr
+    assert "10 answers to 2 prompts rated, 4 unrated" in done.stderr
     summary = json.loads((tmp_path / RUN / "charter" / "summary.json").read_text())
-    assert summary["unrated"] == {"prose": 2}
-    assert len(server.requests) == summary["replies"] - 20
+    assert summary["unrated"] == {"refusal": 2, "prose": 2}
+    counted = f"Unknown keys in replies of the judge, not used: mood ({summary['replies']})."
+    assert done.stderr.count(counted) == 1
+    assert summary["unknown_keys"] == {"mood": summary["replies"]}
     ratings = lines(tmp_path / RUN / "charter" / "ratings.jsonl")
     assert [row["row"] for row in ratings if row.get("reason") == "prose"] == [7, 14]
-    assert len(lines(tmp_path / RUN / "charter" / "rewards.jsonl")) == 12
+    assert [row["row"] for row in ratings if row.get("reason") == "refusal"] == [1, 8]
+    assert len(lines(tmp_path / RUN / "charter" / "rewards.jsonl")) == 10
 
 
 @pytest.mark.slow

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.base.files import read_json
 from stamm.base.receipts import check_file
 from stamm.chat.chatml_llama3 import LLAMA3, SYNTAXES, TemplateTraits, TurnFormat, TurnSyntax
 from stamm.chat.conversation import THINK, Conversation
@@ -33,11 +32,16 @@ from stamm.chat.render import (
 from stamm.chat.template_sandbox import Rendered, render_all
 from stamm.chat.template_traits import cases, find_traits, verify
 from stamm.corpus.sandbox import apart
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.corpus.tokenizer.imported import (
+    CONFIG,
+    ImportedTokenizer,
+    named_token,
+    read_tokenizer_config,
+)
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
+from stamm.models.hf_files import end_ids
 
 TEMPLATE = "chat_template.jinja"
-CONFIG = "tokenizer_config.json"
 _LARGEST = 1 << 20  # bytes of a template
 _CPU_S, _MEMORY = 10, 1 << 30
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -59,7 +63,7 @@ def load_folder_chat(folder: Path) -> FolderChat:
 
     Raises   DataError when a file cannot be read, or the chat format is not supported.
     """
-    config = _config(folder)
+    config = read_tokenizer_config(folder)
     template = _template(folder, config)
     if not template or template == chat_template():
         try:  # a tokenizer of stamm's
@@ -75,7 +79,7 @@ def load_folder_chat(folder: Path) -> FolderChat:
     if len(written) != 1:
         raise _unrecognised(folder, template, written)
     (start,) = written
-    tokens = {name: text for name in _TOKENS if (text := _token_text(config.get(name)))}
+    tokens = {name: text for name in _TOKENS if (text := named_token(config, name))}
     # The published Apertus template writes today's date into a system message that is not compared.
     names = {**tokens, "strftime_now": str} if start == ASSISTANT_START else tokens
     rendered = _render(template, names, folder) if template else None
@@ -83,7 +87,8 @@ def load_folder_chat(folder: Path) -> FolderChat:
         chat: ChatFormat = _apertus(tokenizer, rendered)
     else:
         syntax = next(each for each in SYNTAXES if each.start == start)
-        chat = _turns(syntax, tokenizer, rendered, template, tokens)
+        ends = [tokens.get("eos_token", ""), *map(tokenizer.control_token, end_ids(folder))]
+        chat = _turns(syntax, tokenizer, rendered, template, tokens, [*filter(None, ends)])
     return FolderChat(chat, tokenizer)
 
 
@@ -114,6 +119,7 @@ def _turns(
     rendered: list[Rendered] | None,
     template: str,
     tokens: Mapping[str, str],
+    end_tokens: Sequence[str],
 ) -> ChatFormat:
     if rendered is None:
         llama = syntax is LLAMA3
@@ -131,7 +137,7 @@ def _turns(
         tokenizer,
         tokenizer_sha256=tokenizer.sha256,
         template=template,
-        end_tokens=[tokens[name] for name in ("eos_token",) if name in tokens],
+        end_tokens=end_tokens,
         pad_token=tokens.get("pad_token", ""),
     )
 
@@ -165,15 +171,6 @@ def _render(template: str, names: Mapping[str, Any], folder: Path) -> list[Rende
     return [Rendered(*each) for each in json.loads(answer)]
 
 
-def _config(folder: Path) -> Mapping[str, Any]:
-    if not (folder / CONFIG).is_file():
-        return {}
-    config = read_json(folder / CONFIG)
-    if not isinstance(config, dict):
-        raise DataError(f"{folder / CONFIG} is not a JSON object")
-    return config
-
-
 def _template(folder: Path, config: Mapping[str, Any]) -> str:
     """The chat template of a folder, "" when it has none; a file counts before the configuration."""
     path = folder / TEMPLATE
@@ -196,12 +193,6 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str:
     if len(text) > _LARGEST:
         raise DataError(f"the chat template of {folder} has {len(text)} characters")
     return text
-
-
-def _token_text(value: object) -> str:
-    """The text of a token in tokenizer_config.json: a string, or an object with its content."""
-    text = value.get("content") if isinstance(value, dict) else value
-    return text if isinstance(text, str) else ""
 
 
 def _unrecognised(folder: Path, template: str, written: set[str]) -> DataError:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import DataError
-from stamm.models.hf_files import CONFIG, INDEX, WEIGHTS, weight_files
+from stamm.models.hf_files import CONFIG, GENERATION, INDEX, WEIGHTS, weight_files
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+SPECIAL_MAP = "special_tokens_map.json"
 TEMPLATE = "chat_template.jinja"
 _ADAPTER = "adapter_config.json"
 
@@ -45,5 +46,5 @@ def import_files(folder: Path) -> dict[str, Path]:
                 f"{folder} has no {name}",
                 fix="Needed are config.json, weights as safetensors, and tokenizer.json",
             )
-    optional = [name for name in (TOKENIZER_CONFIG, TEMPLATE) if (folder / name).is_file()]
-    return {name: folder / name for name in (*needed, *optional)}
+    optional = (TOKENIZER_CONFIG, SPECIAL_MAP, TEMPLATE, GENERATION)
+    return {n: folder / n for n in (*needed, *optional) if n in needed or (folder / n).is_file()}

@@ -3,7 +3,8 @@
 Reads    source (a Hugging Face folder: Llama, Mistral, Qwen3, Apertus or Arcee; or a GGUF file of Llama, Qwen3
          or Apertus)
 Leaves   model/ (decoder.json, model.safetensors), tokenizer/ (tokenizer.json and, where the folder
-         has them, tokenizer_config.json and chat_template.jinja), import.json
+         has them, tokenizer_config.json, chat_template.jinja, and generation_config.json with the
+         tokens that end a text), import.json
 
 Checked  tests/unit/align/test_import_job.py
 """
@@ -12,14 +13,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stamm.align.import_config import TEMPLATE, TOKENIZER, TOKENIZER_CONFIG, ImportConfig
+from stamm.align.import_config import (
+    SPECIAL_MAP,
+    TEMPLATE,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    ImportConfig,
+)
 from stamm.align.model_source import check_vocabulary, find_model, load_chat_format, unused_of
 from stamm.base.errors import DataError
-from stamm.base.files import remove_leftovers, sha256_file, write_bytes
+from stamm.base.files import remove_leftovers, sha256_file, write_bytes, write_json
 from stamm.base.schema import write_record
 from stamm.chat.formats import ChatFormat
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.corpus.tokenizer.imported import ImportedTokenizer, read_tokenizer_config
 from stamm.export.gguf_import import GgufModel
+from stamm.models.hf_files import GENERATION, end_ids
 from stamm.models.hub_folder import hub_weights_sha256, load_hub
 from stamm.models.serialization import save_decoder
 from stamm.runs.job import Workspace
@@ -55,6 +63,10 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
     for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE):
         if gguf is None and (source / name).is_file():
             write_bytes(written / name, (source / name).read_bytes())
+    if gguf is None and (source / SPECIAL_MAP).is_file():
+        write_json(written / TOKENIZER_CONFIG, read_tokenizer_config(source))
+    if gguf is None and (ends := end_ids(source)):
+        write_json(written / GENERATION, {"eos_token_id": list(ends)})
     save_decoder(decoder, folder / "model")
     record = {
         "folder": source.resolve().name,

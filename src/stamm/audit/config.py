@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from stamm.base.config import validate
+from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 
 Published = Literal["offset_bucket", "low_type_token_ratio"]
 
@@ -105,6 +107,12 @@ class AuditConfig:
             ("min_k", 0 < self.min_k <= 1, "must be above 0 and at most 1"),
             ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
         )
+
+    def files(self) -> dict[str, Path]:
+        """The user's files that an audit reads: passages, answers, and a classifier's."""
+        folder = self.toxicity_classifier
+        classifier = [f"{folder}/{name}" for name in CLASSIFIER_FILES] if folder else []
+        return {name: Path(name) for name in (self.passages, self.answers, *classifier) if name}
 
 
 def _rising(values: tuple[int, ...]) -> bool:

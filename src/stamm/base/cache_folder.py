@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stamm.base.console import Console
+from stamm.base.errors import visible
 
 try:
     import fcntl
@@ -80,6 +81,24 @@ def _private_folder(name: str, open_to_others: Path) -> Path:
         f"to it: kernels are compiled again for this process. `chmod go-w {open_to_others}` if it is yours."
     )
     return folder
+
+
+def lock_holders(path: Path) -> str:
+    """Who holds a lock on `path`: " (process 12: stamm evaluate runs/a)"; "" where that is not known.
+
+    Source   proc_locks(5): a line for each lock, with the process, and the device and inode of the file
+    """
+    shown = []
+    with contextlib.suppress(OSError, ValueError):
+        state = path.stat()
+        device = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
+        lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        numbers = {int(words[4]) for words in lines if words[1] == "FLOCK" and words[5] == device}
+        for number in sorted(numbers - {os.getpid(), 0, -1}):
+            line = Path(f"/proc/{number}/cmdline").read_bytes().decode(errors="replace")
+            words = [Path(word).name if word.startswith("/") else word for word in line.split("\0")]
+            shown.append(f"process {number}: {visible(' '.join(words).strip(), 120)}")
+    return f" ({', '.join(shown)})" if shown else ""
 
 
 @contextlib.contextmanager

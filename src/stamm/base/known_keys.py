@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from stamm.base.errors import DataError, visible
@@ -86,14 +86,14 @@ class KnownKeys:
 
         Raises   DataError with the key, its value and its meaning.
         """
-        for key, refusal in self.refused.items():
-            if key in record and not refusal.is_neutral(record[key]):
-                raise DataError(
-                    f"{key} = {_shown(record[key])} {refusal.meaning}, which is not supported in "
-                    f"{self.reader}",
-                    where=where,
-                    fix=refusal.fix,
-                )
+        for key in self.not_honoured(record):
+            refusal = self.refused[key]
+            raise DataError(
+                f"{key} = {_shown(record[key])} {refusal.meaning}, which is not supported in "
+                f"{self.reader}",
+                where=where,
+                fix=refusal.fix,
+            )
         for key in self.unknown(record) if self.suspect else ():
             value = record[key]
             if self.suspect and self.suspect.search(key) and not _SUSPECT.is_neutral(value):
@@ -103,6 +103,12 @@ class KnownKeys:
                     where=where,
                     fix=_SUSPECT.fix,
                 )
+
+    def not_honoured(self, record: Mapping[str, object]) -> Iterator[str]:
+        """The refused keys of `record` whose values ask for something."""
+        for key, refusal in self.refused.items():
+            if key in record and not refusal.is_neutral(record[key]):
+                yield key
 
     def unknown(self, record: Mapping[str, object]) -> list[str]:
         """The keys of `record` that are in no group, sorted; null values ask for nothing."""

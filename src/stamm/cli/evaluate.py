@@ -129,7 +129,7 @@ def _evaluate(model: Path, folder: Path, config: EvaluateConfig, usual: Evaluate
             return
         workspace = Workspace(folder=folder, inputs=inputs_of(model, "evaluate"), progress=console)
         root = run_of_arm(model)
-        with Run(root, "", (), None).locked(), _recorded(root, model, folder):
+        with Run(root, "", (), None).locked(shared=True), _recorded(root, model, folder):
             if config.chat:
                 _with_model(config, usual, workspace, model, hub=False)
             else:
@@ -204,7 +204,7 @@ def _curves(
                 folder.mkdir(parents=True, exist_ok=True)
                 root = run_of_arm(arm)
                 with (
-                    Run(root, "", (), None).locked(),
+                    Run(root, "", (), None).locked(shared=True),
                     _recorded(root, arm, folder),
                     contextlib.closing(Console()) as console,
                 ):

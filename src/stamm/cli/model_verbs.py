@@ -25,7 +25,7 @@ from stamm.recipes.resolve import resolve
 from stamm.recipes.study import Study
 from stamm.reports.config import ReportConfig
 from stamm.runs.arms import input_of_arm, prepared_data_of_arm, run_of_arm, trained_arms
-from stamm.runs.command_receipts import recorded, write_command_receipt
+from stamm.runs.command_receipts import recorded, write_command_receipt, writing_alone
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.model_outputs import DECODER
@@ -95,7 +95,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         root = run_of_arm(arm)
         with (
-            Run(root, "", (), None).locked(),
+            Run(root, "", (), None).locked(shared=True),
+            writing_alone(folder, verb),
             recorded(root, f"{verb}.{arm.resolve().name}", folder),
             contextlib.closing(Console()) as console,
         ):

@@ -22,7 +22,7 @@ from stamm.cli.output import print_json, print_table
 from stamm.models.hf_files import is_hub_folder
 from stamm.observe.config import ObserveConfig
 from stamm.runs.arms import run_of_arm, trained_arms
-from stamm.runs.command_receipts import recorded, write_command_receipt
+from stamm.runs.command_receipts import recorded, write_command_receipt, writing_alone
 from stamm.runs.model_outputs import set_aside, weights_sha256
 from stamm.runs.run import Run
 from stamm.runs.schemas.evaluation import MeanInterval
@@ -164,7 +164,11 @@ def _observed(target: _Target, config: ObserveConfig) -> ObserveFile:
         return _observe(target, config)
     folder = target.file.parent
     name = f"observe.{target.model.resolve().parent.name}"
-    with Run(target.lock, "", (), None).locked(), recorded(target.lock, name, folder):
+    with (
+        Run(target.lock, "", (), None).locked(shared=True),
+        writing_alone(folder, "observe"),
+        recorded(target.lock, name, folder),
+    ):
         return _observe(target, config)
 
 

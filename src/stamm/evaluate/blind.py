@@ -122,13 +122,15 @@ class BlindSummary:
     items: int = 0
     solved: int = 0
 
-    def add(self, main: float, credits: Mapping[str, float], cluster: str) -> None:
-        """Add an item: its main metric and the credit of each baseline."""
+    def add(
+        self, main: float, credits: Mapping[str, float], cluster: str, weight: float = 1.0
+    ) -> None:
+        """Add an item: its main metric, the credit of each baseline, and its weight in both."""
         self.items += 1
         self.solved += any(v == 1.0 for name, v in credits.items() if name not in _MAJORITY)
         for name, value in credits.items():
-            self.credits.setdefault(name, ClusteredRatio()).add(value, cluster=cluster)
-            self.minus.setdefault(name, ClusteredRatio()).add(main - value, cluster=cluster)
+            for kept, one in ((self.credits, value), (self.minus, main - value)):
+                kept.setdefault(name, ClusteredRatio()).add(one * weight, weight, cluster)
 
     def details(self, chance: float | None) -> dict[str, Any]:
         """Values of a task's result; {} without a baseline.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -35,6 +37,11 @@ UNREAD = {
 _NEUTRAL = ("chat", "rolling", "shots")  # checked also where the command line does not change them
 DESCRIPTIONS = "data/tasks"
 _DATA = (".jsonl", ".jsonl.zst", ".jsonl.gz")
+_YAML_NAME = re.compile(r"^(task|group):[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
+_INCLUDE = re.compile(r"^include:\s*[\"']?([^\s\"'#]+)", re.MULTILINE)
+_WORD = re.compile(r"[^\s\"'\[\]{},#]{1,1000}")
+_FILES = (".json", ".yaml", ".yml", *_DATA)
+_MOST_FILES, _LONGEST_NAME = 1000, 250
 
 
 @functools.cache
@@ -54,10 +61,55 @@ def is_harness_file(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
-def task_files(names: Sequence[str]) -> dict[str, Path]:
-    """The files among the names of tasks: of a user's code, a description, or data."""
-    data = {name: Path(name) for name in names if name.endswith((".json", ".yaml", ".yml", *_DATA))}
-    return reference_files(names) | data
+def task_name(file: Path) -> str:
+    """The task or group that a YAML file defines, "" for none; its own tags are not parsed."""
+    names = _YAML_NAME.findall(file.read_text(encoding="utf-8", errors="replace"))
+    return next((name for _, name in sorted(names)), "")  # "group" before "task"
+
+
+def harness_files(file: Path) -> dict[str, Path]:
+    """A YAML task's files: every word of it that is a path, a module or a task of its folder.
+
+    Paths are from the current folder or from that of the file; of a folder, all files below it.
+
+    Raises   ConfigError for a folder of more than 1,000 files.
+    """
+    others: dict[str, Path] = {}
+    for path in sorted(file.parent.rglob("*.y*ml")):
+        others.setdefault(task_name(path), path)
+    found: dict[str, Path] = {}
+    waiting, included = [file], set[Path]()
+    while waiting:
+        path = waiting.pop()
+        if str(path) in found:
+            continue
+        found[str(path)] = path
+        if not (is_harness_file(path.name) or path in included):
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        included |= {path.parent / name for name in _INCLUDE.findall(text)}
+        for word in sorted(set(_WORD.findall(text))):
+            if max(map(len, Path(word).parts), default=0) > _LONGEST_NAME:
+                continue
+            module = path.parent / f"{word.partition('.')[0]}.py"
+            named = [Path(word), path.parent / word, module]
+            if "*" in word and Path(word).suffix:
+                root = Path(word).anchor
+                with contextlib.suppress(ValueError):  # "**" within a name: emphasis, not a pattern
+                    named += sorted(Path(root).glob(word.removeprefix(root)))
+            waiting += [others[word]] if word in others else []
+            waiting += [one for one in named if one.is_file()]
+            if "/" in word and Path(word).is_dir():
+                below = sorted(one for one in Path(word).rglob("*") if one.is_file())
+                if len(below) > _MOST_FILES:
+                    raise ConfigError(
+                        f"{path} names {word}, a folder of {len(below):,} files, more than "
+                        f"{_MOST_FILES:,}",
+                        where="evaluate.tasks",
+                        fix="Name the files that the task reads",
+                    )
+                waiting += below
+    return found
 
 
 def shipped_data(name: str, file: str, folder: str | None) -> Path:
@@ -159,13 +211,17 @@ class EvaluateConfig:
                 )
 
 
-def task_inputs(config: EvaluateConfig) -> dict[str, Path]:
-    """The files that the tasks read: a user's code, descriptions, and the data that they name.
+def task_inputs(tasks: Sequence[str], folder: str | None) -> dict[str, Path]:
+    """The files that tasks read: a user's code, descriptions, YAML files, and the data that they name.
 
-    Raises   ConfigError or DataError for a description without data.
+    folder   with the data of tasks that are shipped without them
+
+    Raises   ConfigError or DataError for a description without data, and as `harness_files`.
     """
-    found = task_files(config.tasks)
-    for name in config.tasks:
+    found = reference_files(tasks) | {name: Path(name) for name in tasks if name.endswith(_FILES)}
+    for name in tasks:
+        if is_harness_file(name) and Path(name).is_file():
+            found |= harness_files(Path(name))
         shipped = name in shipped_tasks()
         if not shipped and not name.endswith(".json"):
             continue
@@ -174,7 +230,7 @@ def task_inputs(config: EvaluateConfig) -> dict[str, Path]:
         file = plain.get("file") if isinstance(plain, dict) else None
         if not isinstance(file, str) or not file:
             raise ConfigError(f"{path} names no data file", fix='Set "file"')
-        data = shipped_data(name, file, config.task_folder) if shipped else path.parent / file
+        data = shipped_data(name, file, folder) if shipped else path.parent / file
         if not data.is_file():
             raise DataError(
                 f"{data} is not a file", where=name, fix='Correct "file" of the description'

@@ -102,11 +102,16 @@ class FileTask:
                 self.data.sha256,
                 model.sha256,
                 model.tokenizer.sha256,
-                [settings, config.batch_tokens],
+                [settings, config.batch_tokens, *self._stop_ids(context).values()],
                 model.chat.sha256 if settings["chat"] and model.chat is not None else "",
                 "" if pack is None else sha256_file(pack / MANIFEST),
             ]
         )
+
+    def _stop_ids(self, context: TaskContext) -> dict[str, list[int]]:
+        """The ids that end an answer; {} for a task without answers."""
+        written = self.data.description.kind in GENERATED
+        return {"stop_ids": sorted(context.model.stop_ids)} if written else {}
 
     def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
         """Score every item that an earlier, killed run did not score.
@@ -177,6 +182,7 @@ class FileTask:
                 "data_sha256": self.data.sha256,
                 "settings_sha256": sha256_value([VERSION, to_plain(described), settings]),
                 **settings,
+                **self._stop_ids(context),
                 **summary.details(),
                 **contamination.details(),
                 "contaminated_lines": list(contamination.items or ())[:MOST_LINES],

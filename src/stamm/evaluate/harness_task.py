@@ -13,18 +13,21 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stamm.base.clustered_ratio import CONFIDENCE
 from stamm.base.errors import ConfigError, DataError, StammError, visible
 from stamm.base.files import sha256_bytes, sha256_value
 from stamm.base.known_keys import KnownKeys, RefusedKey
 from stamm.base.schema import decode
+from stamm.base.student_t import t_quantile
 from stamm.base.user_code import load_reference
 from stamm.corpus.contamination.items import Item
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.blind import blind_credits, unigram_log_probs
-from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.config import EvaluateConfig, task_name
 from stamm.evaluate.contamination import find_items
 from stamm.evaluate.item_summary import ItemSummary
 from stamm.evaluate.scoring import ScoringRequest, score_questions
@@ -35,7 +38,6 @@ from stamm.runs.schemas.evaluation import ItemLine
 _MODEL = "stamm.evaluate.harness_model:HarnessModel"  # imports lm_eval when it is loaded
 # Of the harness' results: the machine, the folder that it was called in, and the time.
 _MACHINE = ("pretty_env_info", "config", "git_hash", "upper_git_hash", "date")
-_NAME = re.compile(r"^(?:task|group):\s*[\"']?([^\s\"'#]+)", re.MULTILINE)
 _UNNAMED = re.compile(r"[^a-z0-9_]+")
 _CHOICE, _WRITTEN = "multiple_choice", "generate_until"
 YAML_KEYS = KnownKeys(
@@ -126,7 +128,7 @@ class HarnessTask:
         datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
         config = context.config
         manager = TaskManager(include_path=str(self._file.parent), include_defaults=False)
-        loaded = manager.load([str(self._file)])
+        loaded = manager.load([self._spec(manager)])
         tasks: dict[str, Any] = loaded["tasks"]
         for name, task in tasks.items():
             keys = {key: getattr(task.config, key, None) for key in YAML_KEYS.refused}
@@ -157,9 +159,24 @@ class HarnessTask:
         samples = found["samples"]
         found = json.loads(json.dumps(found, default=str))
         lines = _lines(tasks, samples, context)
+        if group is not None:
+            _weigh(lines, group, found["results"], self._file)
         for line in lines:
             line["truncated"] = (line["task"], line["doc_id"]) in answering.truncated
         return self._result(found, tasks, lines, context, max(shots.values()))
+
+    def _spec(self, manager: Any) -> str:
+        """The file for the harness to load; of a group its name, since it loads none by its path."""
+        entry = manager.task_index.get(self._task)
+        if entry is None or entry.kind.name != "GROUP":
+            return str(self._file)
+        if entry.yaml_path.resolve() != self._file.resolve():
+            raise ConfigError(
+                f"{self._file} and {entry.yaml_path} both define {visible(self._task)}",
+                where="evaluate.tasks",
+                fix="Rename one of them",
+            )
+        return self._task
 
     def _result(
         self,
@@ -185,12 +202,17 @@ class HarnessTask:
             own = summary.metrics()
             for name in means:
                 guess = own[name].chance if name.startswith("acc") else None
-                metrics[name] = TaskMetric(
-                    value=own[name].value,
-                    standard_error=own[name].standard_error,
-                    interval=own[name].interval,
-                    chance=guess,
-                )
+                found_error = metrics[name].standard_error if len(tasks) > 1 else None
+                metrics[name] = replace(own[name], chance=guess)
+                if found_error is not None:  # the tasks of a group are fixed, their items are drawn
+                    value = own[name].value
+                    half = t_quantile(CONFIDENCE, len(lines) - len(tasks)) * found_error
+                    metrics[name] = TaskMetric(
+                        value=value,
+                        standard_error=found_error,
+                        interval=(value - half, value + half),
+                        chance=guess,
+                    )
             metrics = {main: metrics[main], **metrics}
             higher = found.get("higher_is_better", {}).get(self._task, {})
             details["lower_is_better"] = higher.get(main.split()[0]) is False
@@ -225,6 +247,7 @@ class HarnessTask:
                 "data_sha256": sha256_value([line["doc_hash"] for line in lines]),
                 "settings_sha256": sha256_value([settings, kept["configs"], kept["versions"]]),
                 **settings,
+                **({"stop_ids": sorted(context.model.stop_ids)} if _WRITTEN in kinds else {}),
                 **details,
                 **find_items(self.name, texts, context.pack).details(),
                 "lm_eval": kept,
@@ -234,17 +257,19 @@ class HarnessTask:
 
 
 def _task_of(file: Path) -> str:
-    """The task or group that a YAML file defines; it is not parsed, because of its own tags."""
+    """The task or group that a YAML file defines.
+
+    Raises   ConfigError without one.
+    """
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        name = task_name(file)
+    except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error}", where="evaluate.tasks") from error
-    match = _NAME.search(text)
-    if match is None:
+    if not name:
         raise ConfigError(
             f"{file} names no task", where="evaluate.tasks", fix="Add a line `task: NAME`"
         )
-    return match[1]
+    return name
 
 
 def _lines(
@@ -274,6 +299,31 @@ def _lines(
                     line["values"][label] = -log_likelihood / size / math.log(2)
                     line["weights"][label] = float(size)
     return lines
+
+
+def _weigh(lines: list[dict[str, Any]], group: Any, results: Mapping[str, Any], file: Path) -> None:
+    """Give items the weights with which a group's metric is their mean: of its tasks, as it asks for.
+
+    Source   lm_eval 0.4.13, api/group.py: Group.aggregate
+    Raises   ConfigError for a metric that one of the tasks has not
+    """
+    names = [task.task_name for task in group.get_all_tasks()]
+    for asked in group.aggregate_metric_list or ():
+        for key in [key for key in results[group.name] if key.startswith(f"{asked.metric},")]:
+            label = _label(*key.split(",", 1))
+            if missing := [name for name in names if key not in results[name]]:
+                raise ConfigError(
+                    f"{visible(label)} is a metric of group {visible(group.name)}, and task "
+                    f"{visible(missing[0])} has none",
+                    where=str(file),
+                    fix="Leave the task out, or give it the metric",
+                )
+            for name in names:
+                own = [one for one in lines if one["task"] == name and label in one["values"]]
+                total = math.fsum(one["weights"].get(label, 1.0) for one in own)
+                share = len(own) if asked.weight_by_size else 1 / len(names)
+                for one in own:
+                    one["weights"][label] = one["weights"].get(label, 1.0) / total * share
 
 
 def _label(metric: str, filter_name: str) -> str:

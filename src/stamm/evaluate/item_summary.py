@@ -75,9 +75,9 @@ class ItemSummary:
         if text and one.texts:
             known = text in one.texts
             blind["majority_text"] = float(_right_text(one) == text) if known else one.chance or 0.0
-        self._blind.add(main, blind, one.cluster)
+        self._blind.add(main, blind, one.cluster, weight)
         if one.chance is not None:
-            self._chance.add(one.chance)
+            self._chance.add(one.chance * weight, weight)
         for key, value_of in one.groups.items():
             among = self._groups.setdefault(key, {})
             known = value_of in among or len(among) < MOST_GROUPS

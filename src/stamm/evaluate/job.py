@@ -10,12 +10,14 @@ its result depends on the same data, weights and settings.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stamm.base.cache_folder import file_lock
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import write_text
 from stamm.base.schema import read_record, record, write_record
@@ -36,6 +38,7 @@ from stamm.evaluate.text_model import TextModel, load_tokenizer, text_model
 from stamm.models.decoder import check_finite
 from stamm.models.determinism import set_determinism
 from stamm.models.serialization import load_decoder
+from stamm.runs.command_receipts import writing_alone
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import KEY, set_aside, weights_sha256
 from stamm.runs.schemas.evaluation import BlimpFile, HeldOutFile, TaskFile
@@ -90,22 +93,29 @@ def evaluate_model(
         model=model,
         folder=workspace.folder,
     )
-    results = [
-        (task.name, name, _run_task(task, context))
-        for task, name in zip(tasks, names, strict=True)
-        if not _is_done(task, name, context)
-    ]
-    set_aside(workspace.folder, model.sha256)
-    for task_name, name, result in results:
-        items = workspace.folder / f"{name}_{result.item_label}.jsonl"
-        if result.item_file is not None:
-            result.item_file.finish(items)
-        elif result.items:
-            lines = [json.dumps(dict(item), ensure_ascii=False) + "\n" for item in result.items]
-            write_text(items, "".join(lines))
-        kind = _FILES.get(task_name, TaskFile)
-        write_record(workspace.folder / f"{name}.json", kind, _content(name, result, model.sha256))
+    with contextlib.ExitStack() as locks:
+        for name in names:  # other tasks may be evaluated at the same time
+            locks.enter_context(writing_alone(workspace.folder, name))
+        results = [
+            (task.name, name, _run_task(task, context))
+            for task, name in zip(tasks, names, strict=True)
+            if not _is_done(task, name, context)
+        ]
+        with file_lock(workspace.folder / ".set_aside.lock"):
+            set_aside(workspace.folder, model.sha256)
+        for task_name, name, result in results:
+            _write(result, workspace.folder, name, model, _FILES.get(task_name, TaskFile))
     return names
+
+
+def _write(result: TaskResult, folder: Path, name: str, model: TextModel, kind: type[Any]) -> None:
+    items = folder / f"{name}_{result.item_label}.jsonl"
+    if result.item_file is not None:
+        result.item_file.finish(items)
+    elif result.items:
+        lines = [json.dumps(dict(item), ensure_ascii=False) + "\n" for item in result.items]
+        write_text(items, "".join(lines))
+    write_record(folder / f"{name}.json", kind, _content(name, result, model.sha256))
 
 
 def result_file(task: EvaluationTask, config: EvaluateConfig, usual: EvaluateConfig) -> str:

@@ -207,11 +207,10 @@ def generate_until(
             f"{model.decoder.config.max_context}",
             fix="Use fewer new tokens",
         )
-    stops = model.stop_ids | (model.chat.stop_ids if model.chat is not None else frozenset())
     prompts = [list(context)[-room:] for context in contexts]
     config = SamplingConfig(temperature=0.0, max_new_tokens=max_new_tokens, slots=slots)
     texts = [""] * len(prompts)
-    for done in sample(model.decoder, prompts, config, stops):
+    for done in sample(model.decoder, prompts, config, model.stop_ids):
         kept = done.tokens[:-1] if done.stopped else done.tokens
         text = model.tokenizer.decode([t for t in kept if model.tokenizer.control_token(t) is None])
         ends = [place for end in until if (place := text.find(end)) >= 0]

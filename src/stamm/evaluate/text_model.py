@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import read_json
 from stamm.base.receipts import check_file
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
 from stamm.chat.formats import ApertusFormat, ChatFormat
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.corpus.tokenizer.imported import (
+    ImportedTokenizer,
+    named_token,
+    read_tokenizer_config,
+)
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.decoder import Decoder
+from stamm.models.hf_files import end_ids
 
 AnyTokenizer = Tokenizer | ImportedTokenizer
 _CONFIG = "tokenizer_config.json"
@@ -28,7 +32,8 @@ class TextModel:
     prefix     ids before every text: <s> for a tokenizer of stamm's; of another model, what its
                tokenizer.json adds
     begin      id before a text without a context; None where the tokenizer names no such token
-    stop_ids   tokens that end a text
+    stop_ids   tokens that end a text: the tokenizer's, those of the chat format, and those that the
+               files of another model name for generation
     chat       chat format; None where it is not known
     sha256     of the weights
     """
@@ -100,32 +105,36 @@ def text_model(
 ) -> TextModel:
     """The decoder with its tokenizer.
 
-    folder   of the tokenizer; tokenizer_config.json there names the tokens of an imported one
+    folder   of the tokenizer; tokenizer_config.json and generation_config.json there name the tokens
+             of an imported one
     chat     chat format; None: that of Apertus for a tokenizer of stamm's
     """
     if isinstance(tokenizer, Tokenizer):
+        own = chat or ApertusFormat(tokenizer, tokenizer.sha256)
         return TextModel(
             decoder=decoder,
             tokenizer=tokenizer,
             prefix=(BEGIN_ID,),
             begin=BEGIN_ID,
-            stop_ids=frozenset({END_ID}),
-            chat=chat or ApertusFormat(tokenizer, tokenizer.sha256),
+            stop_ids=frozenset({END_ID, *end_ids(folder), *own.stop_ids}),
+            chat=own,
             sha256=sha256,
         )
     prefix = tuple(tokenizer.prefix_ids())
+    config = read_tokenizer_config(folder)
     named = {
         key: tokenizer.control_id(text)
-        for key, text in _named_tokens(folder).items()
-        if tokenizer.has(text)
+        for key in ("bos_token", "eos_token")
+        if tokenizer.has(text := named_token(config, key))
     }
     end = named.get("eos_token")
+    stops = {*end_ids(folder), *(chat.stop_ids if chat is not None else ())}
     return TextModel(
         decoder=decoder,
         tokenizer=tokenizer,
         prefix=prefix,
         begin=prefix[-1] if prefix else named.get("bos_token", end),
-        stop_ids=frozenset() if end is None else frozenset({end}),
+        stop_ids=frozenset(stops if end is None else {end, *stops}),
         chat=chat,
         sha256=sha256,
     )
@@ -151,16 +160,3 @@ def load_tokenizer(folder: Path) -> AnyTokenizer:
         if (folder / _CONFIG).is_file():  # another model's: its own reason counts
             raise
         raise own from None
-
-
-def _named_tokens(folder: Path) -> dict[str, str]:
-    """bos_token and eos_token of tokenizer_config.json: strings, or objects with their content."""
-    path = folder / _CONFIG
-    stored = read_json(path) if path.is_file() else None
-    found = {}
-    for key in ("bos_token", "eos_token"):
-        value = stored.get(key) if isinstance(stored, dict) else None
-        text = value.get("content") if isinstance(value, dict) else value
-        if isinstance(text, str):
-            found[key] = text
-    return found

@@ -16,13 +16,17 @@ from stamm.chat.chatml_llama3 import SYNTAXES
 from stamm.chat.formats import ApertusFormat, chat_template
 from stamm.chat.render import ASSISTANT_END, ASSISTANT_START
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS, UNKNOWN_ID
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.corpus.tokenizer.imported import (
+    ImportedTokenizer,
+    named_token,
+    read_tokenizer_config,
+)
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export.target import CardText, ExportOptions, LoadedExport
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.hf_architecture import hub_class, unsupported_reasons
-from stamm.models.hf_files import CONFIG
+from stamm.models.hf_files import CONFIG, end_ids
 from stamm.models.hub import (
     CODE,
     HubModel,
@@ -221,29 +225,22 @@ def write_chat_files(
 
 def imported_special_ids(folder: Path) -> tuple[HubSpecialIds, list[int]]:
     """The special ids of an imported model's tokenizer folder, and all ids that end an answer."""
-    config = read_json(folder / TOKENIZER_CONFIG)
+    config = read_tokenizer_config(folder)
     tokenizer = ImportedTokenizer.load(folder)
-    named = {
-        name: found.get("content") if isinstance(found := config.get(name), dict) else found
-        for name in ("bos_token", "eos_token", "pad_token")
-    }
+    named = {name: named_token(config, name) for name in ("bos_token", "eos_token", "pad_token")}
     texts, pads = [named["eos_token"]], [named["pad_token"]]
     for start, turn_end, stops, padding in _FORMATS:
         if tokenizer.has(start):
             texts += [turn_end, *stops]
             pads += [each for each in padding if each != turn_end]
-    ends = dict.fromkeys(
-        tokenizer.control_id(text)
-        for text in texts
-        if isinstance(text, str) and tokenizer.has(text)
-    )
+    known = [tokenizer.control_id(text) for text in texts if tokenizer.has(text)]
+    ends = dict.fromkeys([*known, *end_ids(folder)])
     if not ends:
         raise DataError(f"{folder / TOKENIZER_CONFIG} has no eos_token")
     end = next(iter(ends))
 
-    def first(texts: Iterable[object]) -> int:
-        known = (text for text in texts if isinstance(text, str) and tokenizer.has(text))
-        return next((tokenizer.control_id(text) for text in known), end)
+    def first(texts: Iterable[str]) -> int:
+        return next((tokenizer.control_id(text) for text in texts if tokenizer.has(text)), end)
 
     special = HubSpecialIds(begin=first([named["bos_token"]]), end=end, pad=first(pads))
     return special, list(ends)

@@ -204,11 +204,11 @@ _GENERATION: dict[str, tuple[object, ...]] = {
 }  # fmt: skip
 GENERATION_KEYS = KnownKeys(
     reader=GENERATION,
-    read=frozenset(_GENERATION),
+    read=frozenset({*_GENERATION, "eos_token_id"}),
     harmless=frozenset(
         {
             # tokens: those of the tokenizer and of the chat format are used
-            "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
+            "bos_token_id", "pad_token_id", "decoder_start_token_id",
             # the way to the same text, and what is returned beside it
             "_from_model_config", "transformers_version", "use_cache", "cache_config",
             "cache_implementation", "compile_config", "continuous_batching_config", "disable_compile",
@@ -300,6 +300,24 @@ def unused_keys(folder: Path) -> tuple[UnknownKeys, list[str]]:
                 f"{GENERATION} is not used, texts are sampled as configured here: {', '.join(asked)}."
             )
     return unknown, sentences
+
+
+def end_ids(folder: Path) -> tuple[int, ...]:
+    """The ids of generation_config.json at which transformers' generate() ends a text; () without it.
+
+    Edge     ids below 0 are never generated, and are left out
+
+    Raises   DataError for a value that is neither an id nor a list of ids.
+    """
+    path = folder / GENERATION
+    value = _object(path).get("eos_token_id") if path.is_file() else None
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if any(type(number) is not int for number in ids):
+        raise DataError(
+            f"eos_token_id = {visible(repr(value), 60)} is neither an id nor a list of ids",
+            where=str(path),
+        )
+    return tuple(sorted({number for number in ids if number >= 0}))
 
 
 def _object(path: Path) -> dict[str, Any]:

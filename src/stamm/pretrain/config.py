@@ -11,7 +11,7 @@ from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import NAMES_CODE, code_files, is_reference
 from stamm.engine.config import EngineConfig
-from stamm.evaluate.config import BuiltInTask, is_task_file, task_files
+from stamm.evaluate.config import BuiltInTask, is_task_file, task_inputs
 from stamm.losses.config import Goldfish, Rule
 from stamm.models.config import DecoderConfig
 from stamm.models.lora_config import Lora
@@ -163,8 +163,9 @@ class TrainingConfig:
 
     def user_files(self) -> dict[str, Path]:
         """The user's code and data that training reads: optimizer, objective, evaluation tasks."""
-        tasks = self.evaluate.tasks if self.evaluate else ()
-        return code_files(self.user_code().values()) | task_files(tasks)
+        code = code_files(self.user_code().values())
+        given = self.evaluate
+        return code if given is None else code | task_inputs(given.tasks, given.task_folder)
 
     def total_sequences(self, per_epoch: int | None = None) -> int:
         """Length of the run in sequences, given how many the data hold.

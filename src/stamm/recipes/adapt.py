@@ -182,7 +182,10 @@ class AdaptRecipe:
                 folder=folders.get(name, f"arms/{name}/evaluate"),
                 inputs={"model": model, "tokenizer": start.tokenizer, "pack": start.pack},
                 after=after,
-                external={**start.external, **task_inputs(self.evaluate)},
+                external={
+                    **start.external,
+                    **task_inputs(self.evaluate.tasks, self.evaluate.task_folder),
+                },
                 outputs=(".",),
             )
         ]

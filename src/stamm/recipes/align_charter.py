@@ -20,8 +20,14 @@ from stamm.reports.config import ReportConfig
 from stamm.runs.job import Step
 
 _WEIGHTS = (
-    "model.safetensors",
+    "*.safetensors",
     "model.safetensors.index.json",
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "tokenizer/tokenizer.json",
     "decoder.json",
     "model/decoder.json",
     "arms/*/model/decoder.json",

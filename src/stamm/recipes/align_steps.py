@@ -19,9 +19,11 @@ from stamm.align.training.loss_config import needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
-from stamm.evaluate.config import EvaluateConfig, check_step
+from stamm.base.user_code import reference_files
+from stamm.evaluate.config import EvaluateConfig, check_step, task_inputs
 from stamm.export.config import ExportConfig
 from stamm.models.sampling_config import SamplingConfig
+from stamm.recipes.checks import check_reference
 from stamm.recipes.start_model import StartModel
 from stamm.runs.job import Step
 
@@ -295,7 +297,7 @@ def evaluate_step(
             "pack": start.pack,
         },
         after=start.after if of_start else (f"finetune.{arm}",),
-        external=start.external,
+        external={**start.external, **task_inputs(config.tasks, config.task_folder)},
         outputs=(".",),
     )
 
@@ -309,6 +311,7 @@ def audit_steps(arm: str, config: AuditConfig | None, start: StartModel) -> list
     """
     if config is None or not start.corpus:
         return []
+    check_reference(config)
     needed = 1 + config.prefix_tokens + config.new_tokens
     if needed > start.max_context:
         if config == AuditConfig():
@@ -326,7 +329,7 @@ def audit_steps(arm: str, config: AuditConfig | None, start: StartModel) -> list
             folder=folder,
             inputs={"model": model, "tokenizer": start.tokenizer, "corpus": start.corpus},
             after=after,
-            external=start.external,
+            external={**start.external, **config.files()},
             outputs=(".",),
         )
         for name, folder, model, after in (
@@ -346,6 +349,6 @@ def export_step(arm: str, config: ExportConfig, start: StartModel) -> Step:
         folder=f"arms/{arm}/export",
         inputs={"model": f"arms/{arm}/model", "tokenizer": start.tokenizer, **pack},
         after=(f"finetune.{arm}",),
-        external=start.external,
+        external={**start.external, **reference_files((config.target,))},
         outputs=(".",),
     )

@@ -43,16 +43,24 @@ def check_evaluation(config: EvaluateConfig, corpus: CorpusConfig, model: Decode
         )
 
 
+def check_reference(config: AuditConfig) -> None:
+    """Check that a recipe's audit names no reference model.
+
+    Raises   ConfigError for one.
+    """
+    if config.reference:
+        raise ConfigError(
+            f"audit.reference = {config.reference} is not read in a recipe",
+            fix="Leave it out, and run `stamm audit RUN reference=FOLDER` afterwards",
+        )
+
+
 def check_audit(config: AuditConfig, corpus: CorpusConfig, model: DecoderConfig) -> None:
     """Nothing, when passages will be planted, and one fits with its continuation into the context.
 
     Raises   ConfigError with the values and the fix.
     """
-    if config.reference:
-        raise ConfigError(
-            f"audit.reference = {config.reference} is not read in a study",
-            fix="Leave it out, and run `stamm audit RUN reference=FOLDER` afterwards",
-        )
+    check_reference(config)
     if corpus.probes is None and not config.passages:
         raise ConfigError(
             "corpus.probes = None plants no passages, so there is nothing to audit",

@@ -439,7 +439,7 @@ class Comparison:
             folder=f"{folder}/evaluate",
             inputs={"model": f"{folder}/model", "tokenizer": "tokenizer", "pack": "pack"},
             after=(made.name, "tokenizer", "pack"),
-            external=task_inputs(self.evaluate),
+            external=task_inputs(self.evaluate.tasks, self.evaluate.task_folder),
             outputs=(".",),
         )
 

@@ -7,9 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stamm.align.import_config import ImportConfig, import_files
+from stamm.align.import_config import (
+    TEMPLATE,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    ImportConfig,
+    import_files,
+)
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json
+from stamm.models.hf_files import GENERATION
 from stamm.recipes.jobs import model_finder
 from stamm.runs.arms import input_of_arm
 from stamm.runs.job import Step
@@ -17,7 +24,8 @@ from stamm.runs.model_outputs import DECODER
 
 LONGEST_CONTEXT = 4096
 _IMPORTED = "start"
-_TOKENIZER = "tokenizer.json"
+# Beside the tokenizer.json of an imported model: its chat format and the tokens that end a text.
+_BESIDE = (TOKENIZER_CONFIG, TEMPLATE, GENERATION)
 _PROBES = "probes.json"
 
 
@@ -71,13 +79,15 @@ def start_model(run: str, arm: str | None, root: Path) -> StartModel:
     if corpus is not None and not (corpus / _PROBES).is_file():
         corpus = None
     config = read_json(source.model / DECODER)["decoder"]
+    beside = [path for path in map(source.tokenizer.joinpath, _BESIDE) if path.is_file()]
     return StartModel(
         name=source.model.parent.name,
         model=os.path.relpath(source.model, root),
         tokenizer=os.path.relpath(source.tokenizer, root),
         max_context=int(config["max_context"]),
         external={
-            str(path): path for path in (source.model / DECODER, source.tokenizer / _TOKENIZER)
+            str(path): path
+            for path in (source.model / DECODER, source.tokenizer / TOKENIZER, *beside)
         },
         pack="" if pack is None else os.path.relpath(pack, root),
         corpus="" if corpus is None else os.path.relpath(corpus, root),

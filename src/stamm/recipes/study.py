@@ -208,7 +208,7 @@ def _evaluate_step(arm: str, config: EvaluateConfig) -> Step:
         folder=f"arms/{arm}/evaluate",
         inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "pack": "pack"},
         after=(f"pretrain.{arm}", "tokenizer", "pack"),
-        external=task_inputs(config),
+        external=task_inputs(config.tasks, config.task_folder),
         outputs=(".",),
     )
 
@@ -221,7 +221,7 @@ def _audit_step(arm: str, config: AuditConfig) -> Step:
         folder=f"arms/{arm}/audit",
         inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "corpus": "corpus"},
         after=(f"pretrain.{arm}", "tokenizer", "corpus"),
-        external={config.passages: Path(config.passages)} if config.passages else {},
+        external=config.files(),
         outputs=(".",),
     )
 

@@ -104,7 +104,11 @@ def _rating_sentences(rated: CharterSummary | None) -> tuple[str, ...]:
         f"{rated.lone_prompts:,} prompts have a single rated answer, whose reward holds no "
         "information.",
     )
-    return (lead, *(alone if rated.lone_prompts else ()))
+    unknown = ", ".join(
+        f"{one_line(key, 60)} ({count:,})" for key, count in list(rated.unknown_keys.items())[:12]
+    )
+    keys = (f"Keys of the judge's replies with unknown meaning: {unknown}.",)
+    return (lead, *(alone if rated.lone_prompts else ()), *(keys if unknown else ()))
 
 
 def _share(share: OrderedShare) -> str:

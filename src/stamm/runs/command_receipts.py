@@ -6,11 +6,14 @@ They are in receipts/NAME.json of the run folder, in the form of those of steps,
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from stamm.base.cache_folder import file_lock, lock_holders
+from stamm.base.errors import RunError
 from stamm.base.files import read_json, sha256_file, sha256_value
 from stamm.base.receipts import (
     COMMANDS,
@@ -23,6 +26,35 @@ from stamm.base.receipts import (
 )
 from stamm.base.schema import write_record
 from stamm.runs.schemas.run import ReceiptFile
+
+
+@contextlib.contextmanager
+def writing_alone(folder: Path, name: str) -> Iterator[None]:
+    """Lock what a command calls `name` in `folder`, for this process: .NAME.lock there.
+
+    Edge     where the file cannot be created nothing can be written either, and nothing is locked
+    Raises   RunError with the process that has locked it.
+    """
+    path = folder / f".{name}.lock"
+    with contextlib.ExitStack() as stack:
+        held = False
+        while not held:  # the previous holder may have removed the file
+            try:
+                opened = stack.enter_context(path.open("a"))
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held = os.path.samestat(path.stat(), os.fstat(opened.fileno()))
+            except BlockingIOError:
+                raise RunError(
+                    f"another process writes {name} in {folder}{lock_holders(path)}",
+                    fix="Wait for it, or stop it",
+                ) from None
+            except FileNotFoundError:
+                continue
+            except OSError:
+                break
+        if held:
+            stack.callback(path.unlink, missing_ok=True)
+        yield
 
 
 @contextlib.contextmanager
@@ -41,7 +73,9 @@ def recorded(root: Path, name: str, folder: Path) -> Iterator[None]:
         yield
     finally:
         changed = [path for path in files_below(folder) if before.get(path) != stamp_of(path)]
-        write_command_receipt(root, name, changed, time.monotonic() - began)
+        # Commands for other tasks of an arm write to one receipt.
+        with file_lock(root / COMMANDS / f".{name}.lock"):
+            write_command_receipt(root, name, changed, time.monotonic() - began)
         end_writing(folder)
 
 

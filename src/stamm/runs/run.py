@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import stamm
+from stamm.base.cache_folder import lock_holders
 from stamm.base.config import differences, to_plain
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError, RunError
@@ -152,8 +153,11 @@ class Run:
             )
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, *, shared: bool = False) -> Iterator[None]:
         """Lock the folder for this process; the lock ends with the process.
+
+        shared   beside other processes that share it: of a command that reads the run and writes to
+                 a folder of its own
 
         Edge     on a read-only file system there is nothing to protect, and no lock
         Raises   RunError when another process uses it.
@@ -168,10 +172,12 @@ class Run:
             return
         with opened as held:
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+                fcntl.flock(held, kind | fcntl.LOCK_NB)
             except BlockingIOError:
+                who = lock_holders(self.root / LOCK)
                 raise RunError(
-                    f"another process uses {self.root}", fix="Wait for it, or stop it"
+                    f"another process uses {self.root}{who}", fix="Wait for it, or stop it"
                 ) from None
             except OSError as error:
                 raise RunError(

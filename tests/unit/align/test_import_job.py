@@ -15,6 +15,9 @@ from stamm.align.model_source import find_model, load_chat_model
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_json
 from stamm.chat.conversation import Conversation, UserTurn
+from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.evaluate.text_model import text_model
+from stamm.export.transformers_target import imported_special_ids
 from stamm.models.config import DecoderConfig, GatedFFN
 from stamm.models.decoder import build_decoder
 from stamm.models.hub import HubSpecialIds, hub_config, hub_state
@@ -77,6 +80,30 @@ def test_the_import_computes_the_same(tmp_path: Path, sharded: bool) -> None:
     read = {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     weights = {path.name for path in source.glob("*.safetensors*")}
     assert set(import_files(source)) == read | weights
+
+
+def test_tokens_of_the_other_files_are_kept(tmp_path: Path) -> None:
+    """eos_token_id of generation_config.json ends answers, also where the tokenizer names one of them."""
+    source = llama_folder(tmp_path / "hub")
+    ids = sorted(load_chat_model(find_model(str(source))).chat.stop_ids)
+    tokenizer = ImportedTokenizer.load(source)
+    other = next(
+        number for number in range(352) if tokenizer.control_token(number) and number not in ids
+    )
+    write_json(source / "generation_config.json", {"eos_token_id": [other, 2], "temperature": 0.6})
+    config = read_json(source / "tokenizer_config.json")
+    write_json(source / "special_tokens_map.json", {"eos_token": config.pop("eos_token")})
+    write_json(source / "tokenizer_config.json", config)
+    assert {"generation_config.json", "special_tokens_map.json"} <= set(import_files(source))
+    imported(source, tmp_path / "run")
+    written = tmp_path / "run" / "tokenizer"
+    assert read_json(written / "generation_config.json") == {"eos_token_id": [2, other]}
+    assert "eos_token" in read_json(written / "tokenizer_config.json")
+    model = load_chat_model(find_model(str(tmp_path / "run")))
+    assert model.chat.stop_ids == {*ids, other}
+    read = text_model(model.decoder, tokenizer, written, "", model.chat)
+    assert read.stop_ids == {*ids, other, 2}
+    assert {2, other} < set(imported_special_ids(written)[1])
 
 
 def test_a_smaller_vocabulary_than_the_tokenizers_is_refused(tmp_path: Path) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import tokenizers
 import torch
+import transformers
 from safetensors.torch import save_file
 
 from stamm.base.config import to_plain
+from stamm.base.errors import RunError
 from stamm.base.files import read_json, write_json
+from stamm.base.receipts import is_covered
 from stamm.cli.main import main
 from stamm.cli.model_verbs import settings_of
 from stamm.engine.checkpoint import Checkpoints
@@ -25,6 +30,9 @@ from stamm.models.hub import HubSpecialIds, hub_config, hub_state
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.pretrain.config import PeriodicEvaluation, PretrainConfig
 from stamm.reports.results import read_measured
+from stamm.runs.command_receipts import writing_alone
+from stamm.runs.run import Run
+from tests.conftest import environment
 from tests.unit.tutorials import working_folder
 
 HEADER = {"stamm_task": {"kind": "multiple_choice", "context": "{q}", "answer": "label"}}
@@ -107,6 +115,47 @@ def test_a_hugging_face_folder_is_evaluated_and_compared(
     assert main(["evaluate", "nothing"]) == 1
 
 
+def test_answers_end_where_transformers_ends_them(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = other_model(folder / "other")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(other / "tokenizer.json"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(other)
+    question = tokenizer("The river is", return_tensors="pt")
+    begin = question["input_ids"].shape[1]
+    settings = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    whole = model.generate(**question, **settings)[0, begin:].tolist()
+    end = next(
+        number for place, number in enumerate(whole) if place > 2 and number not in whole[:3]
+    )
+    rows = [{"q": "The river is", "answer": "x"}]
+    task = {
+        "stamm_task": {
+            "kind": "generation",
+            "context": "{q}",
+            "answer": "answer",
+            "max_new_tokens": 12,
+        }
+    }
+    (folder / "written.jsonl").write_text("\n".join(map(json.dumps, (task, *rows))) + "\n")
+
+    def output() -> tuple[str, list[int]]:
+        assert main(["evaluate", "other", "tasks=written.jsonl", "threads=1"]) == 0
+        results = folder / "evaluations" / "other"
+        (line,) = (results / "written_items.jsonl").read_text().splitlines()
+        return json.loads(line)["output"], read_json(results / "written.json")["stop_ids"]
+
+    assert output() == (tokenizer.decode([n for n in whole if n != 0]), [0])
+    write_json(other / "generation_config.json", {"eos_token_id": [0, end]})
+    model = transformers.AutoModelForCausalLM.from_pretrained(other)
+    cut = model.generate(**question, **settings)[0, begin:].tolist()
+    assert (cut[-1], len(cut)) == (end, whole.index(end) + 1)
+    assert output() == (tokenizer.decode(cut[:-1]), [0, end])  # also behind results that exist
+    write_json(other / "generation_config.json", {"eos_token_id": "</s>"})
+    assert main(["evaluate", "other", "tasks=written.jsonl"]) == 1
+    assert "eos_token_id = '</s>' is neither an id nor a list of ids" in capsys.readouterr().err
+
+
 def test_results_of_other_settings_are_kept(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +219,52 @@ def test_every_checkpoint_is_evaluated_once(
     shutil.rmtree(folder / "run" / "checkpoints")
     assert main(command) == 1
     assert "holds no checkpoints" in capsys.readouterr().err
+
+
+def test_one_task_of_an_arm_is_evaluated_by_one_process(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, results = Run(folder / "run", "", (), None), folder / "run" / "evaluate"
+    results.mkdir(exist_ok=True)
+    shutil.copy(folder / "mine.jsonl", folder / "other.jsonl")
+    with run.locked(shared=True), writing_alone(results, "mine"):
+        assert main(["evaluate", "run", "tasks=other.jsonl", "threads=1"]) == 0
+        assert main(["evaluate", "run", "tasks=mine.jsonl", "threads=1"]) == 1
+        assert "another process writes mine in" in capsys.readouterr().err
+        with pytest.raises(RunError, match="another process uses"), run.locked():
+            pass
+    with run.locked():
+        assert main(["evaluate", "run", "tasks=mine.jsonl", "threads=1"]) == 1
+        assert "another process uses run" in capsys.readouterr().err
+    assert main(["evaluate", "run", "tasks=mine.jsonl", "threads=1"]) == 0
+    assert not list(results.glob(".*"))
+
+
+@pytest.mark.slow
+def test_evaluations_of_other_tasks_run_side_by_side(folder: Path) -> None:
+    """Three processes at a time: the files, and receipts for all of them, as one after the other."""
+    names = ("one", "two", "three")
+    for name in names:
+        shutil.copy(folder / "mine.jsonl", folder / f"{name}.jsonl")
+    command = [sys.executable, "-m", "stamm", "evaluate", "run", "threads=1"]
+    for _ in range(2):
+        started = [
+            subprocess.Popen(
+                [*command, f"tasks={name}.jsonl"],
+                env=environment(),
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for name in names
+        ]
+        for process in started:
+            _, said = process.communicate(timeout=300)
+            assert process.returncode == 0, said
+    results = folder / "run" / "evaluate"
+    lines = {(results / f"{name}_items.jsonl").read_bytes() for name in names}
+    assert len(lines) == 1
+    assert all(is_covered(results / f"{name}.json") for name in names)
+    assert all(is_covered(results / f"{name}_items.jsonl") for name in names)
 
 
 def test_results_of_a_hugging_face_folder_have_a_page(

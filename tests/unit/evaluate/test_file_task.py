@@ -114,12 +114,12 @@ def test_a_task_reads_its_description_and_the_data_that_it_names(tmp_path: Path)
     write(own, ROWS)
     write(data, ROWS, None)
     described.write_text(json.dumps({**ASKED, "file": data.name}))
-    config = EvaluateConfig(tasks=("held_out", str(own), str(described), "mine.py:Task"))
+    tasks = ("held_out", str(own), str(described), "mine.py:Task")
     expected = {own, data, described, Path("mine.py")}
-    assert set(task_inputs(config).values()) == expected
+    assert set(task_inputs(tasks, None).values()) == expected
     data.unlink()
     with pytest.raises(DataError, match=r"data.jsonl is not a file"):
-        task_inputs(config)
+        task_inputs(tasks, None)
 
 
 def test_hostile_rows_are_rejected_with_a_reason(tmp_path: Path) -> None:

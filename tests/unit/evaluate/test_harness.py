@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from stamm.base.errors import ConfigError
 from stamm.base.files import read_json
 from stamm.evaluate import job
-from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.config import EvaluateConfig, task_inputs
 from stamm.evaluate.harness_task import YAML_KEYS
 from stamm.reports.task_comparison import compare_folders
 from stamm.runs.job import Workspace
@@ -69,6 +70,93 @@ def written(folder: Path, name: str, template: str, **more: Any) -> str:
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     (folder / name).write_text(template.format(data=data, **more))
     return str(folder / name)
+
+
+_OPENED: list[Path] = []
+sys.addaudithook(
+    lambda event, args: (
+        _OPENED.append(Path(args[0]))
+        if event == "open" and isinstance(args[0], str | os.PathLike)
+        else None
+    )
+)
+
+
+def test_every_file_that_a_yaml_task_opens_is_one_of_its_inputs(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    """A group, its tasks, a file that they include, a module, and data named by a pattern."""
+    folder = tmp_path / "tasks"
+    (folder / "below").mkdir(parents=True)
+    data = folder / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (folder / "helper.py").write_text("def asked(doc):\n    return doc['question']\n")
+    base = CHOICE.format(data=f"{folder}/r*.jsonl").removeprefix("task: river\n")
+    base = base.replace('doc_to_text: "{{question}}"', "doc_to_text: !function helper.asked")
+    (folder / "_base").write_text(f"{base}description: '** Answer. **'\n")
+    for name in ("one", "two"):
+        (folder / f"{name}.yaml").write_text(f"task: {name}\ninclude: _base\n")
+    group = folder / "both.yaml"
+    group.write_text("group: both\ntask:\n  - one\n  - two\n")
+    (folder / "below" / "unused.yaml").write_text("task: other\n")
+    named = set(task_inputs((str(group),), None).values())
+    used = {"both.yaml", "one.yaml", "two.yaml", "_base", "helper.py", "rows.jsonl"}
+    assert {path.name for path in named} == used
+    _OPENED.clear()
+    evaluate(inputs, tmp_path / "out", str(group))
+    opened = {path for path in _OPENED if path.is_relative_to(folder) and path.is_file()}
+    # The harness looks for the names of tasks in every YAML file of the folder.
+    assert opened - named <= {folder / "below" / "unused.yaml"}
+    assert {path.name for path in opened} >= {"one.yaml", "helper.py"}
+
+
+@pytest.mark.parametrize("by_size", [True, False])
+def test_a_group_has_the_mean_and_the_error_of_the_harness(
+    inputs: dict[str, Path], tmp_path: Path, by_size: bool
+) -> None:
+    """Tasks of 3 and of 7 items, weighted by size or alike; two models are compared with these weights."""
+    more = [{**row, "label": (row["label"] + n) % 2} for n, row in enumerate((*ROWS, ROWS[0]) * 2)][
+        :7
+    ]
+    for name, rows in (("short", ROWS), ("long", more)):
+        data = tmp_path / f"{name}.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        text = CHOICE.format(data=data).replace("task: river", f"task: {name}")
+        (tmp_path / f"{name}.yaml").write_text(text)
+    aggregated = f"aggregate_metric_list:\n  - metric: acc\n    weight_by_size: {by_size}\n"
+    group = tmp_path / "suite.yaml"
+    group.write_text(f"task:\n  - short\n  - long\ngroup: suite\n{aggregated}")
+    found = read_json(evaluate(inputs, tmp_path / "out", str(group)) / "suite.json")
+    theirs = found["lm_eval"]["results"]
+    parts = [theirs[name]["acc,none"] for name in ("short", "long")]
+    assert parts[0] != parts[1]
+    mean = (3 * parts[0] + 7 * parts[1]) / 10 if by_size else sum(parts) / 2
+    assert (found["metric"], found["num_items"], next(iter(found["metrics"]))) == ("acc", 10, "acc")
+    acc = found["metrics"]["acc"]
+    assert acc["value"] == pytest.approx(mean, rel=1e-12)
+    assert acc["value"] == pytest.approx(theirs["suite"]["acc,none"], rel=1e-12)
+    assert acc["standard_error"] == pytest.approx(theirs["suite"]["acc_stderr,none"], rel=1e-12)
+    half = (acc["interval_95"][1] - acc["interval_95"][0]) / 2
+    assert half == pytest.approx(2.306004 * acc["standard_error"], rel=1e-6)  # Student, 8 degrees
+    assert set(found["groups"]["task"]) == {"short", "long"}
+    chances = [1 / len(row["choices"]) for row in (*ROWS, *more)]
+    small, large = sum(chances[:3]) / 3, sum(chances[3:]) / 7
+    assert acc["chance"] == pytest.approx(
+        (3 * small + 7 * large) / 10 if by_size else (small + large) / 2
+    )
+    (tmp_path / "long.yaml").write_text(
+        (tmp_path / "long.yaml").read_text().replace("metric: acc\n", "metric: acc_bytes\n")
+    )
+    with pytest.raises(ConfigError, match="acc is a metric of group suite, and task long has none"):
+        evaluate(inputs, tmp_path / "other", str(group))
+    again = tmp_path / "again.yaml"
+    again.write_text(group.read_text())
+    said = []
+    for number, file in enumerate((group, again)):
+        with pytest.raises(ConfigError) as error:
+            evaluate(inputs, tmp_path / str(number), str(file))
+        said.append(error.value.line())
+    assert sum("both define suite" in line for line in said) == 1
 
 
 @pytest.fixture(scope="module")

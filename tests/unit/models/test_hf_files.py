@@ -11,7 +11,7 @@ import transformers
 
 from stamm.base.errors import DataError
 from stamm.base.files import write_json
-from stamm.models.hf_files import DEFAULTS, GENERATION_KEYS, config_keys, unused_keys
+from stamm.models.hf_files import DEFAULTS, GENERATION_KEYS, config_keys, end_ids, unused_keys
 from stamm.models.hub_folder import load_hub, load_hub_config
 from tests.unit.models.conftest import TYPES
 from tests.unit.models.test_hub_folder import copied, distance
@@ -144,6 +144,17 @@ def test_published_configurations_are_read(model: str, tmp_path: Path) -> None:
 def test_every_key_of_generation_is_known() -> None:
     written = transformers.GenerationConfig().to_dict()
     assert GENERATION_KEYS.unknown(dict.fromkeys(written, 1)) == []
+
+
+def test_the_ids_that_end_a_text_are_an_id_or_a_list(tmp_path: Path) -> None:
+    assert end_ids(tmp_path) == ()
+    for value, expected in ((7, (7,)), ([9, 7, 9, -1], (7, 9)), (None, ()), ([], ())):
+        write_json(tmp_path / "generation_config.json", {"eos_token_id": value})
+        assert end_ids(tmp_path) == expected
+    for value in ("</s>", [1, "2"], True, 2.0):
+        write_json(tmp_path / "generation_config.json", {"eos_token_id": value})
+        with pytest.raises(DataError, match="neither an id nor a list of ids"):
+            end_ids(tmp_path)
 
 
 def test_unused_keys_are_named(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from stamm.align.model_source import find_model
 from stamm.align.training.loss_config import DPO, SFT, SimPO
+from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
+from stamm.evaluate.config import EvaluateConfig
+from stamm.export.config import ExportConfig
+from stamm.pretrain.config import PeriodicEvaluation, PretrainConfig
 from stamm.recipes import align, align_demo
 from stamm.recipes.align import PreferenceRecipe
+from stamm.recipes.align_steps import audit_steps, evaluate_step, export_step
 from stamm.recipes.jobs import JOBS
 from stamm.recipes.resolve import build
+from stamm.recipes.start_model import StartModel, start_model
 from stamm.runs.job import Step
 from tests.unit.untrained_run import untrained_run
 
@@ -219,3 +227,48 @@ def test_a_recipe_is_refused_with_the_loss_of_another() -> None:
     assert isinstance(align.simpo().train.loss, SimPO)
     assert isinstance(align.dpo().train.loss, DPO)
     assert isinstance(align_demo.align_demo().sft.loss, SFT)
+
+
+def test_a_step_has_every_file_of_the_user_as_an_input(model: str, tmp_path: Path) -> None:
+    """Task files and their data, passages, answers, a classifier, an export target, a judge's files."""
+    paths = {}
+    for name in ("rows.jsonl", "data.jsonl", "passages.jsonl", "answers.jsonl", "target.py"):
+        paths[name] = tmp_path / name
+        paths[name].write_text("")
+    task = tmp_path / "mine.json"
+    task.write_text(json.dumps({"kind": "generation", "file": "data.jsonl"}))
+    toxic = tmp_path / "toxic"
+    start = StartModel(
+        name="start", model="m", tokenizer="t", max_context=2000, pack="p", corpus="c"
+    )
+    evaluated = evaluate_step("arm", EvaluateConfig(tasks=(str(task),)), start)
+    assert set(evaluated.external.values()) == {task, paths["data.jsonl"]}
+    config = AuditConfig(
+        passages=str(paths["passages.jsonl"]),
+        answers=str(paths["answers.jsonl"]),
+        toxicity_classifier=str(toxic),
+    )
+    for step in audit_steps("arm", config, start):
+        assert set(step.external.values()) == {
+            paths["passages.jsonl"], paths["answers.jsonl"],
+            toxic / "classifier.json", toxic / "weights.safetensors",
+        }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"audit.reference = x is not read in a recipe"):
+        audit_steps("arm", AuditConfig(reference="x"), start)
+    export = export_step("arm", ExportConfig(target=f"{paths['target.py']}:Target"), start)
+    assert set(export.external.values()) == {paths["target.py"]}
+    trained = PretrainConfig(evaluate=PeriodicEvaluation(tasks=(str(task),)))
+    assert set(trained.user_files().values()) == {task, paths["data.jsonl"]}
+
+
+def test_an_imported_start_has_its_chat_format_and_end_tokens_as_inputs(
+    model: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "run"
+    shutil.copytree(model, root)
+    before = set(start_model(str(root), None, tmp_path).external)
+    source = find_model(str(root))
+    for name in ("tokenizer_config.json", "generation_config.json", "chat_template.jinja"):
+        (source.tokenizer / name).write_text("{}")
+        before.add(str(source.tokenizer / name))
+    assert set(start_model(str(root), None, tmp_path).external) == before

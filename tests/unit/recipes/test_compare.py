@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -273,6 +274,9 @@ def test_the_plan_states_the_configuration_and_its_pilot_is_an_input(tmp_path: P
 
 def test_code_and_data_of_the_user_belong_to_the_steps_that_read_them(tmp_path: Path) -> None:
     code, task, text = (tmp_path / name for name in ("mine.py", "mine.jsonl", "periodic.json"))
+    data = tmp_path / "data.jsonl"
+    data.write_text("")
+    text.write_text(json.dumps({"file": data.name}))
     changes = [
         f"pretrain.optimizer={code}:Lion",
         f"pretrain.objective={code}:MyObjective",
@@ -284,6 +288,6 @@ def test_code_and_data_of_the_user_belong_to_the_steps_that_read_them(tmp_path: 
     assert isinstance(config, Comparison)
     steps = config.steps()
     trained = [step for step in steps if step.job == "pretrain"]
-    assert {tuple(step.external.values()) for step in trained} == {(code, text)}
+    assert {tuple(step.external.values()) for step in trained} == {(code, text, data)}
     evaluated = [step for step in steps if step.job == "evaluate"]
     assert {tuple(step.external.values()) for step in evaluated} == {(task,)}

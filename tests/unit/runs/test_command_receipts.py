@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from stamm.base.errors import DataError
+from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json, write_json
 from stamm.base.receipts import check_file, is_covered
-from stamm.runs.command_receipts import recorded, write_command_receipt
+from stamm.runs.command_receipts import recorded, write_command_receipt, writing_alone
 
 
 @pytest.fixture
@@ -77,3 +79,24 @@ def test_nothing_is_written_for_a_folder_outside_the_run_or_without_changes(
     write_command_receipt(tmp_path / "run", "report", [])
     assert [path.name for path in (tmp_path / "run" / "receipts").iterdir()] == ["evaluate.a.json"]
     assert (tmp_path / "run" / "receipts" / "evaluate.a.json").read_bytes() == before
+
+
+def test_the_process_that_holds_a_lock_is_named(tmp_path: Path) -> None:
+    code = (
+        "import sys, fcntl; file = open(sys.argv[1], 'a'); fcntl.flock(file, fcntl.LOCK_EX);"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / ".mine.lock")]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        with pytest.raises(RunError) as error, writing_alone(tmp_path, "mine"):
+            pass
+        holder.communicate("")
+    assert f"another process writes mine in {tmp_path}" in error.value.line()
+    if Path("/proc/locks").is_file():
+        assert f"(process {holder.pid}: python" in error.value.line()
+    with writing_alone(tmp_path, "mine"):
+        assert (tmp_path / ".mine.lock").is_file()
+    assert not list(tmp_path.iterdir())

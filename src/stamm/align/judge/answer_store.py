@@ -101,6 +101,8 @@ def replies_of(path: Path) -> list[JudgeReply]:
 def _row(key: str, reply: JudgeReply) -> dict[str, Any]:
     body = {"key": key, **dataclasses.asdict(reply), "text": reply.text[:_SHOWN]}
     body["probabilities"] = dict(reply.probabilities)
+    if not reply.unknown_keys:
+        del body["unknown_keys"]
     return {**body, "check": sha256_value(body)[:16]}
 
 
@@ -118,6 +120,7 @@ def _read(path: Path) -> Iterator[tuple[str, JudgeReply, int]]:
                 if check != sha256_value(row)[:16]:
                     raise ValueError("its content does not have the recorded hash")
                 key = row.pop("key")
+                row["unknown_keys"] = tuple(row.get("unknown_keys", ()))
                 reply = JudgeReply(**row)
                 if not isinstance(key, str) or not 0 <= reply.mass <= 1.001:
                     raise ValueError("values out of range")

@@ -33,6 +33,7 @@ from stamm.align.judge.request import JudgeModel
 from stamm.align.judge.validation import first_preferred, read_chains, validate_judge
 from stamm.base.errors import RunError
 from stamm.base.files import atomic, json_line, sha256_file
+from stamm.base.known_keys import UnknownKeys
 from stamm.base.schema import write_record
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.judge import CharterSummary, JudgeFile, OrderedShare
@@ -75,7 +76,7 @@ def validate(config: CharterConfig, workspace: Workspace) -> None:
             "chains": len(chains),
             "skipped": skipped,
             **found,
-            **_tokens(store),
+            **_reply_counts(store),
             "min_ordered": settings.min_ordered,
             "passed": not low,
         },
@@ -133,7 +134,7 @@ def run(config: CharterConfig, workspace: Workspace) -> None:
             "lone_prompts": lone,
             **_comparison_counts(comparisons),
             "article_means": _article_means(articles, rated),
-            **_tokens(store),
+            **_reply_counts(store),
         },
     )
     left = f", {len(unrated.reasons)} unrated" if unrated.reasons else ""
@@ -168,6 +169,8 @@ def _open(
             ),
             store,
         )
+        if sentence := _unknown(store).sentence("replies of the judge"):
+            workspace.progress.log(sentence)
 
 
 def _model(config: EndpointJudge | LocalJudge, budget: JudgeBudget) -> JudgeModel:
@@ -254,12 +257,20 @@ def _article_means(articles: Sequence[Article], rated: Sequence[AnswerRating]) -
     }
 
 
-def _tokens(store: AnswerStore) -> dict[str, int]:
+def _reply_counts(store: AnswerStore) -> dict[str, Any]:
     return {
         "replies": len(store.replies),
         "prompt_tokens": sum(reply.prompt_tokens for reply in store.replies),
         "completion_tokens": sum(reply.completion_tokens for reply in store.replies),
+        "unknown_keys": _unknown(store).counts(),
     }
+
+
+def _unknown(store: AnswerStore) -> UnknownKeys:
+    unknown = UnknownKeys()
+    for reply in store.replies:
+        unknown.add(reply.unknown_keys)
+    return unknown
 
 
 def _ordered(share: dict[str, Any]) -> str:

@@ -25,7 +25,13 @@ from typing import Any
 import httpcore2
 
 from stamm.align.judge.budget import JudgeBudget
-from stamm.align.judge.endpoint_reply import MalformedReplyError, read_reply
+from stamm.align.judge.endpoint_reply import (
+    MalformedReplyError,
+    ReportedError,
+    UnusableReplyError,
+    error_text,
+    read_reply,
+)
 from stamm.align.judge.judge_config import EndpointJudge
 from stamm.align.judge.judge_prompt import WORDING
 from stamm.align.judge.request import JudgeReply, JudgeRequest, NoReply, Received
@@ -54,7 +60,11 @@ class _TransientError(Exception):
 
 
 class _PermanentError(Exception):
-    """A failure of this request that will not pass."""
+    """A failure of this request that will not pass, of a kind of NoReply."""
+
+    def __init__(self, reason: str, kind: str = "no reply") -> None:
+        super().__init__(reason)
+        self.kind = kind
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,7 @@ class EndpointModel:
 
         Raises   RunError when there are too many
         """
-        if isinstance(reply, JudgeReply):
+        if isinstance(reply, JudgeReply) or reply.kind != "no reply":
             self._failed_in_a_row = 0
             self._answered = True
             return
@@ -163,7 +173,7 @@ class EndpointModel:
             try:
                 reply = await self._once(pool, request)
             except _PermanentError as error:
-                return NoReply(str(error))
+                return NoReply(str(error), error.kind)
             except _TransientError as error:
                 reason = error.reason
                 if error.pause > connection.max_wait_s:
@@ -211,13 +221,9 @@ class EndpointModel:
 
     def _read(self, reply: _HttpReply, request: JudgeRequest) -> JudgeReply:
         if reply.status != 200:
-            reason = f"HTTP {reply.status}{_excerpt(reply.body)}"
-            if reply.status in _FATAL:
-                what, fix = _FATAL[reply.status]
-                raise RunError(f"{self._url} {what}: {reason}", fix=fix)
-            if reply.status in _TRANSIENT or reply.status >= 500:
-                raise _TransientError(reason, reply.pause)
-            raise _PermanentError(reason)
+            raise self._failure(
+                reply.status, f"HTTP {reply.status}", _excerpt(reply.body), reply.pause
+            )
         try:
             return read_reply(
                 reply.body,
@@ -227,6 +233,23 @@ class EndpointModel:
             )
         except MalformedReplyError as error:
             raise _TransientError(f"a reply that cannot be read: {error}") from None
+        except ReportedError as error:
+            named = f"HTTP 200 with error {error.status or ''}".rstrip()
+            shown = f" ({visible(str(error), _SHOWN)})"
+            raise self._failure(error.status or 500, named, shown, reply.pause) from None
+        except UnusableReplyError as error:
+            self._budget.spend(error.spent)
+            raise _PermanentError(str(error), error.kind) from None
+
+    def _failure(self, status: int, named: str, shown: str, pause: float) -> Exception:
+        """The error of an HTTP status."""
+        reason = named + shown
+        if status in _FATAL:
+            what, fix = _FATAL[status]
+            return RunError(f"{self._url} {what}: {reason}", fix=fix)
+        if status in _TRANSIENT or status >= 500:
+            return _TransientError(reason, pause)
+        return _PermanentError(reason)
 
     async def _exchange(
         self, pool: httpcore2.AsyncConnectionPool, request: JudgeRequest
@@ -278,7 +301,7 @@ class EndpointModel:
 def _excerpt(body: bytes) -> str:
     """The beginning of an error's text, in brackets; "" without one."""
     text = body[:4000].decode("utf-8", "replace")
-    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-        text = str(json.loads(body)["error"]["message"])
+    with contextlib.suppress(ValueError, RecursionError):
+        text = error_text(json.loads(body)) or text
     text = " ".join(text.split())
     return f" ({visible(text, _SHOWN)})" if text else ""

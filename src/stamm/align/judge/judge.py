@@ -141,7 +141,7 @@ class Judge:
     def _problem(self, reply: JudgeReply | NoReply) -> tuple[str, str] | None:
         """The kind of a problem and its description; None for a usable reply."""
         if isinstance(reply, NoReply):
-            return "no reply", reply.reason
+            return reply.kind, reply.reason
         if reply.mass <= 0 or reply.mass < self._min_digit_mass:
             shown = visible(reply.text, _SHOWN)
             return "prose", f"{shown!r}, digits have {reply.mass:.0%} of the probability"

@@ -12,7 +12,12 @@ from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-RESERVED = frozenset({"messages", "model", "temperature", "max_tokens", "logprobs", "top_logprobs"})
+RESERVED = frozenset(
+    {
+        "messages", "model", "temperature", "max_tokens", "logprobs", "top_logprobs", "stream", "n",
+        "best_of", "tools",
+    }
+)  # fmt: skip
 """Fields of a request that `extra_body` may not set."""
 
 

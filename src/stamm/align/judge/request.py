@@ -46,12 +46,14 @@ class JudgeReply:
     probabilities   of each digit that has any, as the judge gives them: their sum is at most 1
     text            the text that it generated, cut; untrusted
     prompt_tokens, completion_tokens   counted by the judge
+    unknown_keys    of its JSON, whose meaning is not known
     """
 
     probabilities: Mapping[str, float]
     text: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    unknown_keys: tuple[str, ...] = ()
 
     @property
     def mass(self) -> float:
@@ -66,9 +68,13 @@ class JudgeReply:
 
 @dataclass(frozen=True)
 class NoReply:
-    """A request that failed: the reason in a few words, without text of the request."""
+    """A request that failed: the reason in a few words, without text of the request.
+
+    kind   of failure, which is counted: "no reply", "refusal", "content filter", "tool call"
+    """
 
     reason: str
+    kind: str = "no reply"
 
 
 Received = Callable[[int, JudgeReply | NoReply], None]

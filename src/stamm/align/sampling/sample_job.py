@@ -38,7 +38,6 @@ from typing import Any
 
 from stamm.align.data.data_files import locate_file
 from stamm.align.data.dataset_reader import BadRow
-from stamm.align.hf_chat_format import CONFIG as TOKENIZER_CONFIG
 from stamm.align.hf_chat_format import TEMPLATE
 from stamm.align.model_source import (
     ChatModel,
@@ -57,10 +56,12 @@ from stamm.base.files import atomic, json_line, read_json, remove_leftovers, wri
 from stamm.base.schema import read_objects
 from stamm.chat.conversation import AssistantTurn, to_messages
 from stamm.chat.formats import ChatFormat
+from stamm.corpus.tokenizer.imported import CONFIG as TOKENIZER_CONFIG
+from stamm.corpus.tokenizer.imported import SPECIAL_MAP
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.engine.distributed import select_device
 from stamm.models.determinism import set_determinism
-from stamm.models.hf_files import CONFIG, INDEX
+from stamm.models.hf_files import CONFIG, GENERATION, INDEX
 from stamm.models.sampling import Sampled, sample
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import DECODER
@@ -226,11 +227,14 @@ def _unanswered(folder: Path, name: str) -> Path:
     return folder / f"unanswered-{name}.jsonl"
 
 
+_TOKENIZER_FILES = (FILE, TOKENIZER_CONFIG, SPECIAL_MAP, TEMPLATE, GENERATION)
+
+
 def _files(source: ModelSource) -> dict[str, str]:
     """The files that decide a completion, by name."""
     names = [DECODER, CONFIG, INDEX, *(path.name for path in source.model.glob("*.safetensors"))]
     files = [source.model / name for name in names]
-    files += [source.tokenizer / name for name in (FILE, TOKENIZER_CONFIG, TEMPLATE)]
+    files += [source.tokenizer / name for name in _TOKENIZER_FILES]
     return {path.name: str(path.resolve()) for path in files if path.is_file()}
 
 

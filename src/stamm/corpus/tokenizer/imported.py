@@ -26,6 +26,8 @@ from stamm.corpus.sandbox import apart
 from stamm.corpus.tokenizer.tokenizer import FILE
 
 CONFIG = "tokenizer_config.json"
+SPECIAL_MAP = "special_tokens_map.json"
+_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 _FIX = "Save the tokenizer again with transformers (a fast tokenizer's save_pretrained)"
 _LARGEST = 1 << 28  # bytes of a tokenizer.json
 _CPU_S, _MEMORY = 60, 4 << 30
@@ -134,10 +136,7 @@ class ImportedTokenizer:
             description = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{file} cannot be read: {error}", fix=_FIX) from None
-        beside = file.parent / CONFIG
-        config = read_json(beside) if beside.is_file() else {}
-        if not isinstance(config, dict):
-            raise DataError(f"{beside} is not a JSON object")
+        config = read_tokenizer_config(file.parent)
         try:
             return cls(description, template, config)
         except DataError as error:
@@ -228,6 +227,41 @@ class ImportedTokenizer:
                     fix="Set it as the model was trained",
                 )
         return list(encoding.ids[:length])
+
+
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json of a folder, {} without one.
+
+    Tokens that it does not name are those of special_tokens_map.json, which transformers reads where a
+    configuration has no added_tokens_decoder.
+
+    Raises   DataError when a file is not a JSON object, or the two name different tokens.
+    """
+    files = [folder / CONFIG, folder / SPECIAL_MAP]
+    stored = [read_json(path) if path.is_file() else {} for path in files]
+    for path, plain in zip(files, stored, strict=True):
+        if not isinstance(plain, dict):
+            raise DataError(f"{path} is not a JSON object")
+    config, named = stored
+    for key in _NAMED:
+        own, other = named_token(config, key), named_token(named, key)
+        if own and other and own != other:
+            raise DataError(
+                f"{key} = {visible(repr(own), 40)} in {CONFIG}, and {visible(repr(other), 40)} in "
+                f"{SPECIAL_MAP}",
+                where=str(folder),
+                fix="Write the token that the model was trained with into both",
+            )
+        if other and not own:
+            config[key] = other
+    return config
+
+
+def named_token(config: Mapping[str, Any], key: str) -> str:
+    """The text of a token: a string, or an object with its content; "" for none."""
+    value = config.get(key)
+    text = value.get("content") if isinstance(value, Mapping) else value
+    return text if isinstance(text, str) else ""
 
 
 def _probe(description: str, names: Sequence[str]) -> None:

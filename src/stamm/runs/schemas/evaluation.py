@@ -69,6 +69,7 @@ class TaskFile:
     source, license, data_sha256   of the data file, as its description names them
     shots, chat    examples before each question; whether it was asked in the chat format
     limit          items that were chosen by hash; None for all
+    stop_ids       tokens that end an answer, of a task with answers
     groups         by field and its value, such as "language"
     fairness       over languages; None for fewer than two
     blind          blind baselines: answers_only, longest, shortest, unigram, majority, majority_text
@@ -100,6 +101,7 @@ class TaskFile:
     shots: int = 0
     chat: bool = False
     limit: int | None = None
+    stop_ids: tuple[int, ...] = ()
     groups: Mapping[str, Mapping[str, GroupValue]] = field(default_factory=dict)
     fairness: LanguageFairness | None = None
     blind: Mapping[str, MetricValue] = field(default_factory=dict)

@@ -53,6 +53,7 @@ class JudgeFile:
     first_preferred   mean probability of the answer that is presented first: 0.5 without position bias
     unrated           texts and comparisons without a result, by reason
     replies           stored, with the tokens that the judge counted
+    unknown_keys      replies by key of their JSON whose meaning is not known
     min_ordered       share that the run demands of all pairs; 0: none
     """
 
@@ -76,6 +77,7 @@ class JudgeFile:
     replies: int
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    unknown_keys: Mapping[str, int] = field(default_factory=dict)
     min_ordered: float = 0.0
     passed: bool
 
@@ -115,7 +117,7 @@ class CharterSummary:
                               holds no information
     comparisons               asked for, in both orders; `failed_comparisons` had no result and were
                               decided by the ratings
-    first_preferred           as in JudgeFile
+    first_preferred, unknown_keys   as in JudgeFile
     article_means             mean score by number of the article
     """
 
@@ -142,3 +144,4 @@ class CharterSummary:
     replies: int
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    unknown_keys: Mapping[str, int] = field(default_factory=dict)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stamm.base.errors import DataError
-from stamm.base.files import sha256_bytes
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.base.files import sha256_bytes, write_json
+from stamm.corpus.tokenizer.imported import ImportedTokenizer, read_tokenizer_config
 from tests.unit.chat.imported_folders import CHATML_TOKENS, THINK_TOKENS, description
 
 PLAIN = description(False)
@@ -51,6 +51,27 @@ def test_a_control_token_of_the_plain_vocabulary_is_refused() -> None:
     )
     with pytest.raises(DataError, match="encodes 'T' in a text as a control token"):
         ImportedTokenizer(json.dumps(plain))
+
+
+def test_the_map_of_special_tokens_agrees_with_the_configuration(tmp_path: Path) -> None:
+    """What transformers reads of the two files, where it reads the map: a missing token is the map's."""
+    assert read_tokenizer_config(tmp_path) == {}
+    config = {"bos_token": {"content": "<s>"}, "eos_token": None, "add_bos_token": True}
+    write_json(tmp_path / "tokenizer_config.json", config)
+    named = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "additional_special_tokens": []}
+    write_json(tmp_path / "special_tokens_map.json", named)
+    assert read_tokenizer_config(tmp_path) == {**config, "eos_token": "</s>"}
+    write_json(tmp_path / "special_tokens_map.json", {**named, "bos_token": "<|im_start|>"})
+    with pytest.raises(
+        DataError, match=r"bos_token = '<s>' in .*'<\|im_start\|>' in special_tokens_map"
+    ):
+        read_tokenizer_config(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(PLAIN)
+    with pytest.raises(DataError, match="special_tokens_map"):
+        ImportedTokenizer.load(tmp_path)
+    write_json(tmp_path / "special_tokens_map.json", ["<s>"])
+    with pytest.raises(DataError, match="not a JSON object"):
+        read_tokenizer_config(tmp_path)
 
 
 def test_what_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
