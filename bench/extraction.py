@@ -36,7 +36,8 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
 from stamm.base.processor import cpu_name
-from stamm.corpus.extract import decode, extract
+from stamm.corpus.charset import decode
+from stamm.corpus.extract import extract
 from stamm.corpus.limits import ReadLimits
 
 _LIMITS = ReadLimits()

@@ -13,19 +13,14 @@ from dataclasses import asdict, dataclass
 from html import unescape
 
 from resiliparse.extract.html2text import extract_plain_text
-from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
 from resiliparse.parse.html import TEXT, DocumentNode, ElementNode, HTMLTree
 
 from stamm.base.units import bytes_text
+from stamm.corpus.charset import UndecodableError, decode
 from stamm.corpus.licences.markup import LicenceMark, licence_marks
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.sandbox import apart
 
-_BYTE_ORDER_MARKS = (
-    (b"\xef\xbb\xbf", "utf-8"),
-    (b"\xff\xfe", "utf-16-le"),
-    (b"\xfe\xff", "utf-16-be"),
-)
 _META_TAGS = 100
 _META_LETTERS = 1000
 # Extraction takes some 0.3 microseconds for each element and level above it.
@@ -168,8 +163,8 @@ class ExtractedPage:
     letters_lost: float = 0.0
 
 
-class CostlyPageError(Exception):
-    """A page that would cost too much: a ledger reason and its detail."""
+class UnusablePageError(Exception):
+    """A page that costs too much, or is no text: a ledger reason and its detail."""
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
@@ -177,42 +172,26 @@ class CostlyPageError(Exception):
         super().__init__(f"{reason}: {detail}")
 
 
-def decode(body: bytes, charset: str | None) -> str:
-    """A response body as text: in the encoding of its byte order mark, else the declared one, else
-    UTF-8 if it is that, else as detected.
-
-    Edge   a label that names no encoding counts as none; bytes that are wrong in the encoding
-           become U+FFFD; a byte order mark is taken off.
-    """
-    for mark, marked in _BYTE_ORDER_MARKS:
-        if body.startswith(mark):
-            return body[len(mark) :].decode(marked, errors="replace")
-    encoding = map_encoding_to_html5(charset[:100], fallback_utf8=False) if charset else None
-    if encoding is None:
-        try:
-            return body.decode()
-        except UnicodeDecodeError:
-            encoding = detect_encoding(body, from_html_meta=True) or "utf-8"
-    return bytes_to_str(body, encoding, errors="replace", fallback_encodings=())
-
-
 def extract(body: bytes, charset: str | None, limits: ReadLimits) -> ExtractedPage:
     """The main text of a page, its declared language, its meta elements and its licence marks.
 
-    Raises   CostlyPageError beyond limits.html_tags, beyond limits.html_depth (less where a page of
+    Raises   UnusablePageError for bytes in no known encoding, beyond limits.html_tags, beyond limits.html_depth (less where a page of
              over 20,000 tags would take too long), and for a page that takes 30 s of processor
              time or 1 GiB.
     Checked  tests/unit/corpus/test_costly_pages.py
     """
-    html = decode(body, charset)
+    try:
+        html = decode(body, charset)
+    except UndecodableError as error:
+        raise UnusablePageError("undecodable", str(error)) from None
     tags = html.count("<")
     if tags > limits.html_tags:
-        raise CostlyPageError("html_too_large", f"{tags} tags, limit {limits.html_tags}")
+        raise UnusablePageError("html_too_large", f"{tags} tags, limit {limits.html_tags}")
     if _is_cheap(html, tags):
         return _page(html, tags, limits)
     result = apart(lambda: _as_json(html, tags, limits), cpu_s=_CPU_S, memory_bytes=_MEMORY_BYTES)
     if result is None:
-        raise CostlyPageError(
+        raise UnusablePageError(
             "html_too_large", f"over {_CPU_S} s of processor time or {bytes_text(_MEMORY_BYTES)}"
         )
     return _from_json(result)
@@ -249,7 +228,9 @@ def _page(html: str, tags: int, limits: ReadLimits) -> ExtractedPage:
     deepest = min(limits.html_depth, max(1, _MOST_LEVELS // max(1, tags)))
     # A cell also opens table body and row: a tree may be twice as deep as its number of tags.
     if 2 * tags + 3 > deepest and _deeper_than(tree, deepest):
-        raise CostlyPageError("html_too_deep", f"over {deepest} levels of elements in {tags} tags")
+        raise UnusablePageError(
+            "html_too_deep", f"over {deepest} levels of elements in {tags} tags"
+        )
     root = tree.document.first_element_child if tree.document is not None else None
     lang = (root.get_attribute("lang") or "") if root is not None else ""
     metas = _metas(tree)
@@ -439,7 +420,7 @@ def _letters(line: str) -> str:
 def _as_json(html: str, tags: int, limits: ReadLimits) -> bytes:
     try:
         result = {"page": asdict(_page(html, tags, limits))}
-    except CostlyPageError as error:
+    except UnusablePageError as error:
         result = {"costly": {"reason": error.reason, "detail": error.detail}}
     return json.dumps(result).encode()
 
@@ -447,7 +428,7 @@ def _as_json(html: str, tags: int, limits: ReadLimits) -> bytes:
 def _from_json(result: bytes) -> ExtractedPage:
     plain = json.loads(result)
     if "costly" in plain:
-        raise CostlyPageError(**plain["costly"])
+        raise UnusablePageError(**plain["costly"])
     page = plain["page"]
     return ExtractedPage(
         text=page["text"],
