@@ -14,7 +14,7 @@ from stamm.corpus.consent.signals import PageRefusal
 from stamm.corpus.contamination.index import Index, hits_text
 from stamm.corpus.corpus_filter import FILTER_COLUMNS, FilterDocument, LoadedFilter, load_filters
 from stamm.corpus.dedup.shingles import hash_words
-from stamm.corpus.extract import UnusablePageError, ExtractedPage, extract
+from stamm.corpus.extract import ExtractedPage, UnusablePageError, extract
 from stamm.corpus.language.declared import UNDETERMINED, declared_language, language_tag
 from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow

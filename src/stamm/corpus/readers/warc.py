@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from stamm.corpus.charset import UndecodableError, decode
 from stamm.corpus.consent.robots import RobotsAnswer, is_robots_path
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
 from stamm.corpus.consent.snapshot_entry import decode_body
-from stamm.corpus.charset import UndecodableError, decode
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.rows import FieldUse
 from stamm.corpus.readers.warc_records import (
