@@ -190,7 +190,8 @@ def _scores(counts: Sequence[Counts]) -> dict[str, float]:
 
 
 def _collapsed(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()
+    # Soft hyphens, which annotations may contain, are no letters.
+    return re.sub(r"\s+", " ", text.replace("\xad", "")).strip()
 
 
 def _shingles(text: str) -> Counter[Any]:

@@ -1,0 +1,365 @@
+"""Edits of a parsed page before its text is extracted: what resiliparse would delete, number or join
+wrongly, and what is marked as boilerplate.
+
+The edits are made on the tree, since only a parser knows where a tag ends. Where a page cannot have
+what an edit is about, a search in its source tells so at once.
+
+Source   resiliparse 2.0.1, html2text (the rules meant by "deletes" below)
+Checked  tests/unit/corpus/test_extract.py, tests/unit/corpus/test_page_tree.py
+"""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+from resiliparse.parse.html import TEXT, DocumentNode, ElementNode
+
+# A text node of one character from U+0800 to U+FFFF is taken for an icon and deleted. A noncharacter
+# behind it, which no text contains, prevents that.
+_GUARD = "\ufdd0"
+_LONE = re.compile(r">\s*(&[#\w]{1,9};?|[\u0800-\udfff\uf900-\uffff])(?=\s*<)")
+# Before the number of a list item, which follows a bullet.
+_NUMBER = "\ufdd1"
+_SOFT_HYPHEN = "\xad"
+# Inline elements are deleted by class, rel or name (time) in the middle of a sentence: those beside
+# text, and all within code and cells, are left without attributes, unless they are hidden.
+_INLINE = (
+    "a,abbr,b,bdi,button,cite,code,data,del,em,font,i,ins,kbd,label,mark,q,s,samp,small,span,strong,"
+    "sub,sup,time,u,var"
+)
+_WITHOUT_RULES = ("time", "label", "button")
+_VERBATIM = f"td,th,pre,:is(pre,code) *,:is(td,th) > :is({_INLINE})"
+_HIDDEN_STYLE = re.compile(
+    r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE
+)
+# A list fewer than four levels below body is taken for navigation.
+_SHALLOW_LISTS = "body > ul, body > * > ul, body > * > * > ul"
+_LEVELS_OF_A_LIST = 4
+_MOST_SHALLOW_LISTS = 1000
+
+_EXPONENT = re.compile(r"\s*[-+\u2212\u2013]?\d+\s*")
+_SCRIPTS = {
+    "msup": "^", "msub": "_", "msubsup": "_^", "munder": "_", "munderover": "_^", "mfrac": "/",
+}  # fmt: skip
+_STYLED = re.compile(r"\{\\(?:display|text)style (.*)\}", re.DOTALL)
+_NUMBERED = "ol[start],ol[reversed],ol[type],ol:has(> li[value])"
+_NUMBERED_SOURCE = re.compile(r"<(?:ol\b[^>]*\s(?:start|reversed|type)|li\b[^>]*\svalue)\b", re.I)
+_AROUND_ITEMS = ("p", "div", "span", "section")
+_ROMAN = (
+    *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
+    *((40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
+)
+_LINE_NUMBERS = (
+    ".linenos,.lineno,.linenodiv,.lnt,.ln,.line-number,.rouge-gutter,.hljs-ln-numbers,td.gutter"
+)
+_LINE_NUMBERS_SOURCE = ("lineno", "lnt", '"ln', "=ln", "line-number", "gutter", "ln-numbers")
+_DIGITS = re.compile(r"[\d\s]*")
+# A footer of a quotation names its source, and one with notes is read.
+_READ_FOOTERS = (
+    "blockquote footer,footer:is([class*=footnote i],[class*=endnote i],[role=doc-endnotes]),"
+    "footer:has(> :is([class*=footnote i],[class*=endnote i],[role=doc-endnotes]))"
+)
+
+_NOT_THE_PAGE = ":not(body,html,main,article,h1,:has(h1,article,main))"
+# Words of class names and identifiers. Measured on the development half of the public pages: each
+# removes more unwanted than wanted passages (docs/log/2026-11-26-extraction.md).
+_BOILERPLATE_STEMS = (
+    *("advert", "author", "bio", "breadcrumb", "byline", "categories", "comment", "cookie"),
+    *("copyright", "disqus", "entry-meta", "footer", "infobox", "kommentar", "login"),
+    *("modal", "more-", "newsletter", "noprint", "pagination", "post-meta", "postmeta", "prev"),
+    *("promo", "rating", "recommend", "related", "reply", "respond", "share-", "signup", "subscri"),
+)
+_BOILERPLATE_WORDS = re.compile(
+    r"-(?:advert(?:s|isements?|isings?|orials?)?|authors?|bio|breadcrumbs?|byline|categories"
+    r"|comments?|commentlist|cookies?|copyright|disqus|entry-meta|footer|infobox|kommentare?|login|"
+    r"modal|more|newsletters?|noprint|pagination|post-?meta|prev(?:ious)?|promos?|ratings?|"
+    r"recommend(?:ed|ations?)?|related|reply|respond|share|signup|subscri(?:be|bers?|ptions?))-"
+)
+_WORD_END = re.compile(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+")
+# Other words in the identifiers of boilerplate.
+_TEMPLATE_WORDS = frozenset(
+    (
+        *("", "area", "article", "articles", "banner", "bar", "block", "blog", "box", "button"),
+        *("buttons", "container", "content", "details", "div", "entry", "field", "footer"),
+        *("form", "header", "info", "inner", "item", "items", "js", "label", "link", "links"),
+        *("list", "main", "menu", "meta", "module", "more", "nav", "news", "next", "notice"),
+        *("number", "outer", "page", "pages", "panel", "pod", "popup", "post", "posts"),
+        *("section", "sidebar", "site", "social", "story", "stories", "tags", "text", "title"),
+        *("top", "topics", "view", "widget", "wrap", "wrapper"),
+    )
+)
+MOST_OF_THE_TEXT = 0.7
+"""Share of the text of a page that is never left out."""
+_SECTION = ":is(h1,h2,h3,h4) ~ p"
+_MOST_LINKED = 0.2
+_MOST_LINKS = 1000
+_MOST_LARGE = 20  # elements whose text is compared with the page's
+_SKIP = "stamm-boilerplate"  # the attribute that marks them
+BOILERPLATE = (f"footer{_NOT_THE_PAGE}", f"form{_NOT_THE_PAGE}", f"[{_SKIP}]", ".mw-editsection")
+"""Selectors of what `mark_boilerplate` found, and of elements that are always left out."""
+_CANDIDATES = (
+    ":is("
+    + ",".join(f'[{key}*="{name}" i]' for name in _BOILERPLATE_STEMS for key in ("class", "id"))
+    + f"){_NOT_THE_PAGE}"
+)
+
+
+def protected(html: str) -> str:
+    """The page with a mark behind what would be taken for an icon."""
+    return _LONE.sub(_guarded, f">{html}<")[1:-1]
+
+
+def without_marks(text: str) -> str:
+    """A text of the edited page without the marks of these edits, and without soft hyphens."""
+    text = text.replace(_GUARD, "").replace(f"• {_NUMBER}", "").replace(_NUMBER, "")
+    return text.replace(_SOFT_HYPHEN, "")
+
+
+def write_out(document: DocumentNode, html: str) -> None:
+    """Edit what holds for every reading of the page: inline elements, formulas, lists, code.
+
+    html   the source of the page
+    """
+    if any(word in html for word in _LINE_NUMBERS_SOURCE):
+        for element in document.query_selector_all(_LINE_NUMBERS)[:]:
+            if _DIGITS.fullmatch(element.text or ""):
+                element.replace_with(document.create_text_node(""))
+    _unwrap(document)
+    if "<math" in html or "math/tex" in html:
+        _write_formulas(document)
+    if "<sup" in html:
+        _mark_exponents(document)
+    if _NUMBERED_SOURCE.search(html):
+        _number_lists(document)
+    if "until-found" in html:
+        for element in document.query_selector_all('[hidden="until-found" i]')[:]:
+            element.remove_attribute("hidden")
+    if "<footer" in html:
+        for element in document.query_selector_all(_READ_FOOTERS)[:]:
+            _rename(document, element, "div")
+
+
+def lower_lists(document: DocumentNode) -> None:
+    """Move lists near the body some levels down: resiliparse takes them for navigation."""
+    for element in document.query_selector_all(_SHALLOW_LISTS)[:_MOST_SHALLOW_LISTS]:
+        outer = inner = document.create_element("div")
+        for _ in range(_LEVELS_OF_A_LIST - 1):
+            below = document.create_element("div")
+            inner.append_child(below)
+            inner = below
+        element.replace_with(outer)
+        inner.append_child(element)
+
+
+def _unwrap(document: DocumentNode) -> None:
+    """Take from the inline elements of a sentence what the rules of resiliparse would delete them by.
+
+    On the tree, since only a parser knows where a tag ends.
+    """
+    # Of a list: iterating over the nodes of a selector takes the square of their number.
+    for element in document.query_selector_all(_INLINE)[:]:
+        plain = element.local_name not in _WITHOUT_RULES and not element.attribute_names
+        if not plain and _in_a_sentence(element) and not _is_hidden(element):
+            _make_plain(document, element)
+    for element in document.query_selector_all(_VERBATIM)[:]:
+        if not _is_hidden(element):
+            _make_plain(document, element)
+
+
+def _mark_exponents(document: DocumentNode) -> None:
+    """Write powers of numbers with a mark: 10^-3."""
+    for power in document.query_selector_all("sup")[:]:
+        base = power.previous_sibling
+        if (
+            base is not None
+            and base.node_type == TEXT
+            and (base.node_value or "")[-1:].isdigit()
+            and power.child_element_count == 0
+            and _EXPONENT.fullmatch(power.text or "")
+        ):
+            power.prepend(document.create_text_node("^"))
+
+
+def _write_formulas(document: DocumentNode) -> None:
+    """Write a formula as its TeX source, $x^2$, or else on a line with marks: x^2, a_1, 1/(x+2).
+
+    Wikipedia hides the formula behind its picture; MathJax keeps the source in a script.
+    """
+    for script in document.query_selector_all('script[type^="math/tex" i]')[:]:
+        mark = "$$" if "display" in (script.get_attribute("type") or "") else "$"
+        script.replace_with(document.create_text_node(f"{mark}{(script.text or '').strip()}{mark}"))
+    for formula in document.query_selector_all("math")[:]:
+        parent = formula.parent
+        if parent is not None and parent.local_name == "span" and _is_hidden(parent):
+            _make_plain(document, parent)
+        source = formula.query_selector('annotation[encoding*="tex" i]')
+        tex = (source.text if source is not None else formula.get_attribute("alttext")) or ""
+        if tex := tex.strip():
+            styled = _STYLED.fullmatch(tex)
+            written = f"${styled[1].strip() if styled else tex}$"
+            formula.replace_with(document.create_text_node(written))
+            continue
+        for element in formula.query_selector_all(",".join(_SCRIPTS))[:]:
+            parts = element.children[:]
+            is_fraction = element.local_name == "mfrac"
+            for part in parts if is_fraction else parts[1:]:
+                if part.child_element_count > 1:
+                    _enclose(document, part, "(", ")")
+            for part, mark in zip(parts[1:], _SCRIPTS[element.local_name], strict=False):
+                part.prepend(document.create_text_node(mark))
+        for root in formula.query_selector_all("msqrt")[:]:
+            single = root.child_element_count == 1
+            _enclose(document, root, f"√{_GUARD}" if single else "√(", "" if single else ")")
+
+
+def _enclose(document: DocumentNode, element: ElementNode, before: str, after: str) -> None:
+    element.prepend(document.create_text_node(before))
+    element.append(document.create_text_node(after))
+
+
+def _number_lists(document: DocumentNode) -> None:
+    """Write the numbers of lists that do not count 1, 2, 3, as text of their items."""
+    for numbered in document.query_selector_all(_NUMBERED)[:]:
+        items = [item for item in numbered.children[:] if item.local_name == "li"]
+        down = numbered.has_attribute("reversed")
+        number = _integer(numbered.get_attribute("start"), len(items) if down else 1)
+        for item in items:
+            number = _integer(item.get_attribute("value"), number)
+            label = f"{_NUMBER}{_label(number, numbered.get_attribute('type') or '1')}. "
+            _first_block(item).prepend(document.create_text_node(label))
+            number += -1 if down else 1
+        _rename(document, numbered, "ul")
+
+
+def _integer(value: str | None, otherwise: int) -> int:
+    text = (value or "").strip()
+    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else otherwise
+
+
+def _label(number: int, kind: str) -> str:
+    """A number as its list shows it: 4, d, D, iv or IV."""
+    label = str(number)
+    if kind in ("a", "A") and number > 0:
+        label, rest = "", number
+        while rest:
+            rest, letter = divmod(rest - 1, 26)
+            label = chr(ord("a") + letter) + label
+    elif kind in ("i", "I") and 0 < number < 4000:
+        label, rest = "", number
+        for value, letters in _ROMAN:
+            count, rest = divmod(rest, value)
+            label += letters * count
+    return label.upper() if kind in ("A", "I") else label
+
+
+def _first_block(item: ElementNode) -> ElementNode:
+    """The innermost element that the text of an item begins in."""
+    while True:
+        first = item.first_child
+        while (
+            first is not None and first.node_type == TEXT and not (first.node_value or "").strip()
+        ):
+            first = first.next_sibling
+        if not isinstance(first, ElementNode) or first.local_name not in _AROUND_ITEMS:
+            return item
+        item = first
+
+
+def _is_hidden(element: ElementNode) -> bool:
+    return (
+        element.has_attribute("hidden")
+        or (element.get_attribute("aria-hidden") or "").lower() == "true"
+        or _HIDDEN_STYLE.search(element.get_attribute("style") or "") is not None
+    )
+
+
+def _in_a_sentence(element: ElementNode) -> bool:
+    return any(
+        node is not None and node.node_type == TEXT and not (node.node_value or " ").isspace()
+        for node in (element.previous_sibling, element.next_sibling)
+    )
+
+
+def _make_plain(document: DocumentNode, element: ElementNode) -> None:
+    for name in element.attribute_names:
+        element.remove_attribute(name)
+    if element.local_name in _WITHOUT_RULES:
+        _rename(document, element, "span")
+
+
+def _rename(document: DocumentNode, element: ElementNode, name: str) -> None:
+    """Replace an element by one of another name, without attributes."""
+    renamed = document.create_element(name)
+    element.replace_with(renamed)
+    while (child := element.first_child) is not None:
+        renamed.append_child(child)
+
+
+def _guarded(node: re.Match[str]) -> str:
+    icon = "\ue000" <= unescape(node[1]) <= "\uf8ff"  # of an icon font, in the private use area
+    return node[0] if icon else node[0] + _GUARD
+
+
+def mark_boilerplate(document: DocumentNode, body: ElementNode) -> None:
+    """Mark what its class or identifier names as boilerplate, unless it has most of the text.
+
+    An identifier of other words besides is one of the content ("related-work"): it is taken off.
+    """
+    most = MOST_OF_THE_TEXT * len(body.text or "")
+    for element in document.query_selector_all("form")[:_MOST_LARGE]:
+        if len(element.text or "") > most:
+            _rename(document, element, "div")
+    large = 0
+    for element in document.query_selector_all(_CANDIDATES)[:]:
+        words = _words(element.get_attribute("id") or "")
+        named = _BOILERPLATE_WORDS.search(f"-{'-'.join(words)}-") is not None
+        if named and not _TEMPLATE_WORDS.issuperset(
+            _BOILERPLATE_WORDS.sub("-", f"-{'-'.join(words)}-").split("-")
+        ):
+            named = False
+            element.remove_attribute("id")
+        if not (named or _has_boilerplate_class(element)) or element.closest("td,th,pre,code"):
+            continue
+        if element.closest(f"[{_SKIP}]"):
+            continue
+        if large < _MOST_LARGE and len(element.text or "") > most:
+            large += 1
+            element.remove_attribute("class")
+            element.remove_attribute("id")
+        else:
+            element.set_attribute(_SKIP, "")
+
+
+def _has_boilerplate_class(element: ElementNode) -> bool:
+    """Whether a class names boilerplate. One of other words besides does not where a heading and
+    paragraphs with few links follow: it is taken off."""
+    named = False
+    for token in (element.get_attribute("class") or "").split():
+        words = "-".join(_words(token))
+        others = _BOILERPLATE_WORDS.sub("-", f"-{words}-")
+        if len(others) < len(words) + 2:
+            named = True
+            if _TEMPLATE_WORDS.issuperset(others.split("-")):
+                return True
+    if named and _is_section(element):
+        element.remove_attribute("class")
+        return False
+    return named
+
+
+def _is_section(element: ElementNode) -> bool:
+    """Whether an element has a heading with paragraphs, and few links."""
+    if element.query_selector(_SECTION) is None:
+        return False
+    links = element.query_selector_all("a")[:_MOST_LINKS]
+    return sum(map(_letters, links)) <= _MOST_LINKED * _letters(element)
+
+
+def _letters(element: ElementNode) -> int:
+    return sum(map(len, (element.text or "").split()))
+
+
+def _words(name: str) -> list[str]:
+    """The words of a class name or identifier: "postMeta_1" is post, meta."""
+    return [word.lower() for word in _WORD_END.split(name) if word]
