@@ -11,6 +11,7 @@ Checked  tests/unit/corpus/test_extract.py, tests/unit/corpus/test_page_tree.py
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from html import unescape
 
 from resiliparse.parse.html import TEXT, DocumentNode, ElementNode
@@ -76,6 +77,15 @@ _BOILERPLATE_WORDS = re.compile(
     r"modal|more|newsletters?|noprint|pagination|post-?meta|prev(?:ious)?|promos?|ratings?|"
     r"recommend(?:ed|ations?)?|related|reply|respond|share|signup|subscri(?:be|bers?|ptions?))-"
 )
+# Words of class names by which resiliparse deletes an element.
+_DELETED_WORDS = re.compile(
+    r"-(?:account|ads?|authors?|banner|carousel|category|collapsed|consent|cookie|copyright|dates?|"
+    r"donate|email|engagement|expandable|facebook|featured|feedback|follow|footer|gallery|hidden|"
+    r"infos?|keywords|labels?|legal|likes?|links?|logo|menu|meta(?:data)?|modal|nav(?:igation)?|"
+    r"newsletter|next|one|pagination|paid|permalink|popular|popup|prev|print|promoted|published|"
+    r"recommended|related|search|share|sharing|sidebar|sign(?:in|up)|skip|social|sponsor(?:ed)?|"
+    r"subscribe|syndication|tags?|teaser|third|timestamp|trend(?:s|ing)|twitter|view)-"
+)
 _WORD_END = re.compile(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+")
 # Other words in the identifiers of boilerplate.
 _TEMPLATE_WORDS = frozenset(
@@ -92,6 +102,7 @@ _TEMPLATE_WORDS = frozenset(
 MOST_OF_THE_TEXT = 0.7
 """Share of the text of a page that is never left out."""
 _SECTION = ":is(h1,h2,h3,h4) ~ p"
+_SECTIONS = f"[class]:has(> {_SECTION})"
 _MOST_LINKED = 0.2
 _MOST_LINKS = 1000
 _MOST_LARGE = 20  # elements whose text is compared with the page's
@@ -304,12 +315,17 @@ def _guarded(node: re.Match[str]) -> str:
 def mark_boilerplate(document: DocumentNode, body: ElementNode) -> None:
     """Mark what its class or identifier names as boilerplate, unless it has most of the text.
 
-    An identifier of other words besides is one of the content ("related-work"): it is taken off.
+    An identifier of other words besides is one of the content ("related-work"): it is taken off, and
+    so are the classes of such words of a section with a heading (`_is_section`).
     """
     most = MOST_OF_THE_TEXT * len(body.text or "")
     for element in document.query_selector_all("form")[:_MOST_LARGE]:
         if len(element.text or "") > most:
             _rename(document, element, "div")
+    for element in document.query_selector_all(_SECTIONS)[:]:
+        others = _other_words(element, _DELETED_WORDS)
+        if not all(map(_TEMPLATE_WORDS.issuperset, others)) and _is_section(element):
+            element.remove_attribute("class")
     large = 0
     for element in document.query_selector_all(_CANDIDATES)[:]:
         words = _words(element.get_attribute("id") or "")
@@ -332,24 +348,28 @@ def mark_boilerplate(document: DocumentNode, body: ElementNode) -> None:
 
 
 def _has_boilerplate_class(element: ElementNode) -> bool:
-    """Whether a class names boilerplate. One of other words besides does not where a heading and
-    paragraphs with few links follow: it is taken off."""
-    named = False
-    for token in (element.get_attribute("class") or "").split():
-        words = "-".join(_words(token))
-        others = _BOILERPLATE_WORDS.sub("-", f"-{words}-")
-        if len(others) < len(words) + 2:
-            named = True
-            if _TEMPLATE_WORDS.issuperset(others.split("-")):
-                return True
-    if named and _is_section(element):
+    """Whether a class names boilerplate, and not a section (`_is_section`)."""
+    others = [*_other_words(element, _BOILERPLATE_WORDS)]
+    if not others or any(map(_TEMPLATE_WORDS.issuperset, others)):
+        return bool(others)
+    if _is_section(element):
         element.remove_attribute("class")
         return False
-    return named
+    return True
+
+
+def _other_words(element: ElementNode, named: re.Pattern[str]) -> Iterator[list[str]]:
+    """Of each class with a word of `named` its other words."""
+    for token in (element.get_attribute("class") or "").split():
+        words = f"-{'-'.join(_words(token))}-"
+        others = named.sub("-", words)
+        if len(others) < len(words):
+            yield others.split("-")
 
 
 def _is_section(element: ElementNode) -> bool:
-    """Whether an element has a heading with paragraphs, and few links."""
+    """Whether an element has a heading followed by paragraphs, and few links: it is content where its
+    class is of other words than those of boilerplate ("related-work")."""
     if element.query_selector(_SECTION) is None:
         return False
     links = element.query_selector_all("a")[:_MOST_LINKS]
