@@ -41,13 +41,15 @@ _FEW_TAGS = 1000
 _MOST_ELEMENTS = 1_000_000
 _MOST_OPTIONS = 10_000
 _MOST_ATTRIBUTES = 40_000
-_NAMES = "b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u"
-_OPENED = re.compile(rf"<(?:{_NAMES})[\s/>]", re.IGNORECASE)
+_FORMATTING = "b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u"
+# In capital and small letters by sets: that is many times faster than ignoring case.
+_NAMES = re.sub("[a-z]", lambda letter: f"[{letter[0]}{letter[0].upper()}]", _FORMATTING)
+_OPENED = re.compile(rf"<(?:{_NAMES})[\s/>]")
 # Strict, so that the end of the tag is unambiguous; only text before its end tag.
 _CLOSED_AT_ONCE = re.compile(
-    rf'<({_NAMES})(?:\s+[a-z][a-z0-9:._-]*(?:="[^"<>]*")?)*\s*>[^<>]*</\1\s*>', re.IGNORECASE
+    rf'<({_NAMES})(?:\s+[A-Za-z][A-Za-z0-9:._-]*(?:="[^"<>]*")?)*\s*>[^<>]*</(?i:\1)\s*>'
 )
-_OPTION = re.compile(r"<option[\s/>]", re.IGNORECASE)
+_OPTION = re.compile(r"<[oO][pP][tT][iI][oO][nN][\s/>]")
 
 _MEDIA = (
     *("img", "area", "svg", "object", "embed", "video", "audio", "figcaption", "rt", "rp", "rtc"),
@@ -123,8 +125,8 @@ def _is_cheap(html: str, tags: int) -> bool:
     """
     if len(html) > 2 * _MOST_ATTRIBUTES:
         # Two attributes are separated by a blank, a slash or the quote that ends a value.
-        quotes = html.count('"') + html.count("'")
-        if len(html.split()) + html.count("/") + quotes // 2 > _MOST_ATTRIBUTES:
+        around = html.count("/") + (html.count('"') + html.count("'")) // 2
+        if len(html.split()) + around > _MOST_ATTRIBUTES:
             return False
     if tags > _MOST_OPTIONS and _count(_OPTION, html) > _MOST_OPTIONS:
         return False
@@ -137,7 +139,7 @@ def _is_cheap(html: str, tags: int) -> bool:
 
 
 def _count(pattern: re.Pattern[str], text: str) -> int:
-    return sum(1 for _ in pattern.finditer(text))
+    return len(pattern.findall(text))
 
 
 def _page(html: str, tags: int, limits: ReadLimits) -> ExtractedPage:
@@ -154,20 +156,20 @@ def _page(html: str, tags: int, limits: ReadLimits) -> ExtractedPage:
     marks = tuple(
         replace(mark, value=without_marks(mark.value)) for mark in licence_marks(html, tree)
     )
-    text, plain = _texts(tree, html)
+    text, plain = _texts(tree)
     return ExtractedPage(
         text=text, lang=lang[:35], metas=metas, marks=marks, letters_lost=letters_lost(plain, text)
     )
 
 
-def _texts(tree: HTMLTree, html: str) -> tuple[str, str]:
+def _texts(tree: HTMLTree) -> tuple[str, str]:
     """Main content of a page, and all its text but navigation and media; changes the tree.
 
     A page in which the rules leave nothing is read without them, and last with its noscript.
     """
     if tree.document is None or tree.body is None:
         return "", ""
-    write_out(tree.document, html)
+    write_out(tree.document)
     plain = _text(tree, _NOT_READ, main_content=False)
     mark_boilerplate(tree.document, tree.body)
     lower_lists(tree.document)
@@ -200,10 +202,10 @@ def letters_lost(plain: str, text: str) -> float:
 
     A line that lost a single character counts whole.
     """
-    lines = {_letters(line) for line in text.split("\n")}
+    lines = {_letters(line) for line in text.split("\n") if len(line) >= _LONG_LINE}
     total = lost = 0
     for line in plain.split("\n"):
-        letters = _letters(line)
+        letters = _letters(line) if len(line) >= _LONG_LINE else ""
         if len(letters) >= _LONG_LINE:
             total += len(letters)
             lost += 0 if letters in lines else len(letters)

@@ -10,8 +10,8 @@ Checked  tests/unit/corpus/test_extract.py, tests/unit/corpus/test_page_tree.py
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
 from html import unescape
 
 from resiliparse.parse.html import TEXT, DocumentNode, ElementNode
@@ -30,7 +30,13 @@ _INLINE = (
     "sub,sup,time,u,var"
 )
 _WITHOUT_RULES = ("time", "label", "button")
-_VERBATIM = f"td,th,pre,:is(pre,code) *,:is(td,th) > :is({_INLINE})"
+# Attributes that rules look at.
+_RULED = ":is([class],[id],[rel],[itemprop],[aria-expanded],[data-ad],[data-advertisement],[data-text-ad])"
+_RULED_INLINE = f":is({_INLINE}){_RULED},{','.join(_WITHOUT_RULES)}"
+_CELLS = (
+    f":is(td,th){_RULED},:is(td,th) > {_RULED}:is({_INLINE}),:is(td,th) > :is(time,label,button)"
+)
+_CODE = f"pre{_RULED},:is(pre,code) {_RULED},:is(pre,code) :is(time,label,button)"
 _HIDDEN_STYLE = re.compile(
     r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE
 )
@@ -45,7 +51,6 @@ _SCRIPTS = {
 }  # fmt: skip
 _STYLED = re.compile(r"\{\\(?:display|text)style (.*)\}", re.DOTALL)
 _NUMBERED = "ol[start],ol[reversed],ol[type],ol:has(> li[value])"
-_NUMBERED_SOURCE = re.compile(r"<(?:ol\b[^>]*\s(?:start|reversed|type)|li\b[^>]*\svalue)\b", re.I)
 _AROUND_ITEMS = ("p", "div", "span", "section")
 _ROMAN = (
     *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
@@ -54,7 +59,7 @@ _ROMAN = (
 _LINE_NUMBERS = (
     ".linenos,.lineno,.linenodiv,.lnt,.ln,.line-number,.rouge-gutter,.hljs-ln-numbers,td.gutter"
 )
-_LINE_NUMBERS_SOURCE = ("lineno", "lnt", '"ln', "=ln", "line-number", "gutter", "ln-numbers")
+_EDIT_LINK = ".mw-editsection"
 _DIGITS = re.compile(r"[\d\s]*")
 # A footer of a quotation names its source, and one with notes is read.
 _READ_FOOTERS = (
@@ -71,21 +76,25 @@ _BOILERPLATE_STEMS = (
     *("modal", "more-", "newsletter", "noprint", "pagination", "post-meta", "postmeta", "prev"),
     *("promo", "rating", "recommend", "related", "reply", "respond", "share-", "signup", "subscri"),
 )
-_BOILERPLATE_WORDS = re.compile(
-    r"-(?:advert(?:s|isements?|isings?|orials?)?|authors?|bio|breadcrumbs?|byline|categories"
-    r"|comments?|commentlist|cookies?|copyright|disqus|entry-meta|footer|infobox|kommentare?|login|"
-    r"modal|more|newsletters?|noprint|pagination|post-?meta|prev(?:ious)?|promos?|ratings?|"
-    r"recommend(?:ed|ations?)?|related|reply|respond|share|signup|subscri(?:be|bers?|ptions?))-"
+_BOILERPLATE_NAMES = (
+    "advert(?:s|isements?|isings?|orials?)?|authors?|bio|breadcrumbs?|byline|categories"
+    "|comments?|commentlist|cookies?|copyright|disqus|entry-meta|footer|infobox|kommentare?|login|"
+    "modal|more|newsletters?|noprint|pagination|post-?meta|prev(?:ious)?|promos?|ratings?|"
+    "recommend(?:ed|ations?)?|related|reply|respond|share|signup|subscri(?:be|bers?|ptions?)"
 )
 # Words of class names by which resiliparse deletes an element.
-_DELETED_WORDS = re.compile(
-    r"-(?:account|ads?|authors?|banner|carousel|category|collapsed|consent|cookie|copyright|dates?|"
-    r"donate|email|engagement|expandable|facebook|featured|feedback|follow|footer|gallery|hidden|"
-    r"infos?|keywords|labels?|legal|likes?|links?|logo|menu|meta(?:data)?|modal|nav(?:igation)?|"
-    r"newsletter|next|one|pagination|paid|permalink|popular|popup|prev|print|promoted|published|"
-    r"recommended|related|search|share|sharing|sidebar|sign(?:in|up)|skip|social|sponsor(?:ed)?|"
-    r"subscribe|syndication|tags?|teaser|third|timestamp|trend(?:s|ing)|twitter|view)-"
+_DELETED_NAMES = (
+    "account|ads?|authors?|banner|carousel|category|collapsed|consent|cookie|copyright|dates?|"
+    "donate|email|engagement|expandable|facebook|featured|feedback|follow|footer|gallery|hidden|"
+    "infos?|keywords|labels?|legal|likes?|links?|logo|menu|meta(?:data)?|modal|nav(?:igation)?|"
+    "newsletter|next|one|pagination|paid|permalink|popular|popup|prev|promoted|published|"
+    "recommended|related|search|share|sharing|sidebar|sign(?:in|up)|skip|social|sponsor(?:ed)?|"
+    "subscribe|syndication|tags?|teaser|third|timestamp|trend(?:s|ing)|twitter|view"
 )
+_BOILERPLATE_WORDS = re.compile(f"(?<=-)(?:{_BOILERPLATE_NAMES})(?=-)")
+_DELETED_WORDS = re.compile(f"(?<=-)(?:{_BOILERPLATE_NAMES}|{_DELETED_NAMES})(?=-)")
+
+
 _WORD_END = re.compile(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+")
 # Other words in the identifiers of boilerplate.
 _TEMPLATE_WORDS = frozenset(
@@ -101,19 +110,23 @@ _TEMPLATE_WORDS = frozenset(
 )
 MOST_OF_THE_TEXT = 0.7
 """Share of the text of a page that is never left out."""
+_NEVER_BOILERPLATE = "td,th,pre,code"
 _SECTION = ":is(h1,h2,h3,h4) ~ p"
 _SECTIONS = f"[class]:has(> {_SECTION})"
 _MOST_LINKED = 0.2
 _MOST_LINKS = 1000
 _MOST_LARGE = 20  # elements whose text is compared with the page's
 _SKIP = "stamm-boilerplate"  # the attribute that marks them
-BOILERPLATE = (f"footer{_NOT_THE_PAGE}", f"form{_NOT_THE_PAGE}", f"[{_SKIP}]", ".mw-editsection")
-"""Selectors of what `mark_boilerplate` found, and of elements that are always left out."""
-_CANDIDATES = (
-    ":is("
-    + ",".join(f'[{key}*="{name}" i]' for name in _BOILERPLATE_STEMS for key in ("class", "id"))
-    + f"){_NOT_THE_PAGE}"
-)
+BOILERPLATE = (f"footer{_NOT_THE_PAGE}", f"form{_NOT_THE_PAGE}", f"[{_SKIP}]")
+"""Selectors of what is left out, with what `mark_boilerplate` found."""
+
+
+def _containing(key: str) -> str:
+    return ",".join(f'[{key}*="{stem}" i]' for stem in _BOILERPLATE_STEMS)
+
+
+# Elements without the attribute are passed over at once.
+_CANDIDATES = ",".join(f"[{key}]:is({_containing(key)}){_NOT_THE_PAGE}" for key in ("class", "id"))
 
 
 def protected(html: str) -> str:
@@ -127,28 +140,20 @@ def without_marks(text: str) -> str:
     return text.replace(_SOFT_HYPHEN, "")
 
 
-def write_out(document: DocumentNode, html: str) -> None:
-    """Edit what holds for every reading of the page: inline elements, formulas, lists, code.
-
-    html   the source of the page
-    """
-    if any(word in html for word in _LINE_NUMBERS_SOURCE):
-        for element in document.query_selector_all(_LINE_NUMBERS)[:]:
-            if _DIGITS.fullmatch(element.text or ""):
-                element.replace_with(document.create_text_node(""))
+def write_out(document: DocumentNode) -> None:
+    """Edit what holds for every reading of the page: inline elements, formulas, lists, code."""
+    # Of a list, here and below: iterating over the nodes of a selector takes the square of their number.
+    for element in document.query_selector_all(f"{_LINE_NUMBERS},{_EDIT_LINK}")[:]:
+        if element.matches(_EDIT_LINK) or _DIGITS.fullmatch(element.text or ""):
+            element.replace_with(document.create_text_node(""))
     _unwrap(document)
-    if "<math" in html or "math/tex" in html:
-        _write_formulas(document)
-    if "<sup" in html:
-        _mark_exponents(document)
-    if _NUMBERED_SOURCE.search(html):
-        _number_lists(document)
-    if "until-found" in html:
-        for element in document.query_selector_all('[hidden="until-found" i]')[:]:
-            element.remove_attribute("hidden")
-    if "<footer" in html:
-        for element in document.query_selector_all(_READ_FOOTERS)[:]:
-            _rename(document, element, "div")
+    _mark_exponents(document)
+    _write_formulas(document)
+    _number_lists(document)
+    for element in document.query_selector_all('[hidden="until-found" i]')[:]:
+        element.remove_attribute("hidden")
+    for element in document.query_selector_all(_READ_FOOTERS)[:]:
+        _rename(document, element, "div")
 
 
 def lower_lists(document: DocumentNode) -> None:
@@ -168,14 +173,15 @@ def _unwrap(document: DocumentNode) -> None:
 
     On the tree, since only a parser knows where a tag ends.
     """
-    # Of a list: iterating over the nodes of a selector takes the square of their number.
-    for element in document.query_selector_all(_INLINE)[:]:
-        plain = element.local_name not in _WITHOUT_RULES and not element.attribute_names
-        if not plain and _in_a_sentence(element) and not _is_hidden(element):
+    for element in document.query_selector_all(_RULED_INLINE)[:]:
+        if _in_a_sentence(element) and not _is_hidden(element):
             _make_plain(document, element)
-    for element in document.query_selector_all(_VERBATIM)[:]:
-        if not _is_hidden(element):
-            _make_plain(document, element)
+    for kept, inside in (("td,th", _CELLS), ("pre,code", _CODE)):
+        if document.query_selector(kept) is None:
+            continue
+        for element in document.query_selector_all(inside)[:]:
+            if not _is_hidden(element):
+                _make_plain(document, element)
 
 
 def _mark_exponents(document: DocumentNode) -> None:
@@ -323,21 +329,18 @@ def mark_boilerplate(document: DocumentNode, body: ElementNode) -> None:
         if len(element.text or "") > most:
             _rename(document, element, "div")
     for element in document.query_selector_all(_SECTIONS)[:]:
-        others = _other_words(element, _DELETED_WORDS)
-        if not all(map(_TEMPLATE_WORDS.issuperset, others)) and _is_section(element):
+        classes = (element.get_attribute("class") or "").split()
+        if any(_kind(name, _DELETED_WORDS) == "other" for name in classes) and _is_section(element):
             element.remove_attribute("class")
+    has_cells_or_code = document.query_selector(_NEVER_BOILERPLATE) is not None
     large = 0
     for element in document.query_selector_all(_CANDIDATES)[:]:
-        words = _words(element.get_attribute("id") or "")
-        named = _BOILERPLATE_WORDS.search(f"-{'-'.join(words)}-") is not None
-        if named and not _TEMPLATE_WORDS.issuperset(
-            _BOILERPLATE_WORDS.sub("-", f"-{'-'.join(words)}-").split("-")
-        ):
-            named = False
+        kind = _kind(element.get_attribute("id") or "", _BOILERPLATE_WORDS)
+        if kind == "other":
             element.remove_attribute("id")
-        if not (named or _has_boilerplate_class(element)) or element.closest("td,th,pre,code"):
+        if kind != "boilerplate" and not _has_boilerplate_class(element):
             continue
-        if element.closest(f"[{_SKIP}]"):
+        if has_cells_or_code and element.closest(_NEVER_BOILERPLATE):
             continue
         if large < _MOST_LARGE and len(element.text or "") > most:
             large += 1
@@ -349,22 +352,27 @@ def mark_boilerplate(document: DocumentNode, body: ElementNode) -> None:
 
 def _has_boilerplate_class(element: ElementNode) -> bool:
     """Whether a class names boilerplate, and not a section (`_is_section`)."""
-    others = [*_other_words(element, _BOILERPLATE_WORDS)]
-    if not others or any(map(_TEMPLATE_WORDS.issuperset, others)):
-        return bool(others)
+    classes = (element.get_attribute("class") or "").split()
+    kinds = {_kind(name, _BOILERPLATE_WORDS) for name in classes}
+    if "boilerplate" in kinds or "other" not in kinds:
+        return "boilerplate" in kinds
     if _is_section(element):
         element.remove_attribute("class")
         return False
     return True
 
 
-def _other_words(element: ElementNode, named: re.Pattern[str]) -> Iterator[list[str]]:
-    """Of each class with a word of `named` its other words."""
-    for token in (element.get_attribute("class") or "").split():
-        words = f"-{'-'.join(_words(token))}-"
-        others = named.sub("-", words)
-        if len(others) < len(words):
-            yield others.split("-")
+@functools.lru_cache(maxsize=4096)
+def _kind(name: str, named: re.Pattern[str]) -> str:
+    """What a class name or identifier says: "boilerplate" where it is of words of `named` and of
+    templates, "other" where it has other words, too, "" without any of `named`."""
+    words = "-".join(
+        word.lower() for word in _WORD_END.split(name) if word
+    )  # postMeta_1: post-meta
+    others = named.sub("", f"-{words}-")
+    if len(others) == len(words) + 2:
+        return ""
+    return "boilerplate" if _TEMPLATE_WORDS.issuperset(others.split("-")) else "other"
 
 
 def _is_section(element: ElementNode) -> bool:
@@ -378,8 +386,3 @@ def _is_section(element: ElementNode) -> bool:
 
 def _letters(element: ElementNode) -> int:
     return sum(map(len, (element.text or "").split()))
-
-
-def _words(name: str) -> list[str]:
-    """The words of a class name or identifier: "postMeta_1" is post, meta."""
-    return [word.lower() for word in _WORD_END.split(name) if word]

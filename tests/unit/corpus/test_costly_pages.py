@@ -13,7 +13,7 @@ from corpus_inputs import page
 from resiliparse.parse.html import DOMNode, HTMLTree, NodeType
 
 from stamm.corpus import extract as extraction
-from stamm.corpus.extract import UnusablePageError, ExtractedPage, extract
+from stamm.corpus.extract import ExtractedPage, UnusablePageError, extract
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.sandbox import apart
 

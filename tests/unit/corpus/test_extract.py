@@ -9,9 +9,9 @@ import pytest
 from corpus_inputs import page, warc_response
 
 from stamm.base.console import NoProgress
+from stamm.corpus.charset import decode
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.charset import decode
 from stamm.corpus.extract import UnusablePageError, extract, letters_lost
 from stamm.corpus.language.declared import declared_language
 from stamm.corpus.limits import ReadLimits
