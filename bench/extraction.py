@@ -36,7 +36,8 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
 from stamm.base.processor import cpu_name
-from stamm.corpus.extract import decode, extract
+from stamm.corpus.charset import decode
+from stamm.corpus.extract import extract
 from stamm.corpus.limits import ReadLimits
 
 _LIMITS = ReadLimits()
@@ -189,7 +190,8 @@ def _scores(counts: Sequence[Counts]) -> dict[str, float]:
 
 
 def _collapsed(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()
+    # Soft hyphens, which annotations may contain, are no letters.
+    return re.sub(r"\s+", " ", text.replace("\xad", "")).strip()
 
 
 def _shingles(text: str) -> Counter[Any]:

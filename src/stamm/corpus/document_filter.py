@@ -14,7 +14,7 @@ from stamm.corpus.consent.signals import PageRefusal
 from stamm.corpus.contamination.index import Index, hits_text
 from stamm.corpus.corpus_filter import FILTER_COLUMNS, FilterDocument, LoadedFilter, load_filters
 from stamm.corpus.dedup.shingles import hash_words
-from stamm.corpus.extract import CostlyPageError, ExtractedPage, extract
+from stamm.corpus.extract import ExtractedPage, UnusablePageError, extract
 from stamm.corpus.language.declared import UNDETERMINED, declared_language, language_tag
 from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
@@ -132,7 +132,7 @@ class DocumentFilter:
             return ExtractedPage(text=record.content.decode(), lang="", metas=())
         try:
             page = extract(record.content, record.charset, self._config.limits)
-        except CostlyPageError as error:
+        except UnusablePageError as error:
             row.reason, row.detail = error.reason, error.detail
             return None
         row.letters_lost = page.letters_lost

@@ -13,7 +13,7 @@ from corpus_inputs import page
 from resiliparse.parse.html import DOMNode, HTMLTree, NodeType
 
 from stamm.corpus import extract as extraction
-from stamm.corpus.extract import CostlyPageError, ExtractedPage, extract
+from stamm.corpus.extract import ExtractedPage, UnusablePageError, extract
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.sandbox import apart
 
@@ -45,19 +45,19 @@ def test_a_page_whose_cost_grows_with_its_square_is_ended_and_told(
     html: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extraction, "_CPU_S", 1)
-    with pytest.raises(CostlyPageError, match="html_too_large: over 1 s of processor time"):
+    with pytest.raises(UnusablePageError, match="html_too_large: over 1 s of processor time"):
         extract(html.encode(), None, LIMITS)
     assert extract(page("The next page."), None, LIMITS).text == "The next page."
 
 
 def test_wide_and_deep_together_are_bounded() -> None:
-    with pytest.raises(CostlyPageError, match="html_too_deep: over 104 levels"):
+    with pytest.raises(UnusablePageError, match="html_too_deep: over 104 levels"):
         extract(b"<div>" * 990 + b"<p>x" * 190_000, None, LIMITS)
     assert extract(b"<div>" * 990 + b"<p>x" * 100, None, LIMITS).text.count("x") == 100
 
 
 def test_cells_open_more_elements_than_they_have_tags() -> None:
-    with pytest.raises(CostlyPageError, match="html_too_deep: over 1000 levels"):
+    with pytest.raises(UnusablePageError, match="html_too_deep: over 1000 levels"):
         extract(b"<table><td>" * 400 + b"x", None, LIMITS)
 
 
@@ -81,7 +81,7 @@ def test_a_page_says_the_same_apart(html: str, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(extraction, "_is_cheap", lambda *_, cheap=cheap: cheap)
         try:
             told.append(extract(html.encode(), None, LIMITS))
-        except CostlyPageError as error:
+        except UnusablePageError as error:
             told.append(str(error))
     assert told[0] == told[1]
 
@@ -187,5 +187,5 @@ def test_what_fails_apart_is_not_done_again_here() -> None:
 
 def test_a_page_that_takes_too_much_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extraction, "_MEMORY_BYTES", 2**26)
-    with pytest.raises(CostlyPageError, match="html_too_large"):
+    with pytest.raises(UnusablePageError, match="html_too_large"):
         extract(SQUARES["formatting left open"].encode(), None, LIMITS)

@@ -9,9 +9,10 @@ import pytest
 from corpus_inputs import page, warc_response
 
 from stamm.base.console import NoProgress
+from stamm.corpus.charset import decode
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.extract import CostlyPageError, decode, extract, letters_lost
+from stamm.corpus.extract import UnusablePageError, extract, letters_lost
 from stamm.corpus.language.declared import declared_language
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.tables import read_parts
@@ -41,9 +42,9 @@ def test_script_in_a_title_or_heading_stays_text() -> None:
 
 def test_nesting_is_bounded_before_text_is_extracted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stamm.corpus.extract.extract_plain_text", _refuse)
-    with pytest.raises(CostlyPageError, match="html_too_large: 200001 tags"):
+    with pytest.raises(UnusablePageError, match="html_too_large: 200001 tags"):
         extract(b"<p>" * 200_001, None, LIMITS)
-    with pytest.raises(CostlyPageError, match="html_too_deep: over 105 levels"):
+    with pytest.raises(UnusablePageError, match="html_too_deep: over 105 levels"):
         extract(b"<div>" * 100_000 + b"x" + b"</div>" * 90_000, None, LIMITS)
     monkeypatch.undo()
     assert extract(b"<div>" * 200 + b"deep text", None, LIMITS).text == "deep text"

@@ -77,5 +77,5 @@ def test_letters_that_the_main_content_rules_delete_are_measured(
     script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     html, _ = page_of(letters_of(script))
-    monkeypatch.setattr(extraction, "_protected", lambda page: page)
+    monkeypatch.setattr(extraction, "protected", lambda page: page)
     assert extract(html.encode(), None, ReadLimits()).letters_lost > 0.9

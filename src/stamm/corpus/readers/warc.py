@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from stamm.corpus.charset import UndecodableError, decode
 from stamm.corpus.consent.robots import RobotsAnswer, is_robots_path
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
 from stamm.corpus.consent.snapshot_entry import decode_body
-from stamm.corpus.extract import decode
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.rows import FieldUse
 from stamm.corpus.readers.warc_records import (
@@ -141,6 +141,8 @@ def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> InputRecord |
         if answer.media_type not in _HTML + _PLAIN:
             raise BodyError("content_type", clean_field(answer.media_type)[:200] or "none given")
         body = _body(answer, limits)
+        is_html = answer.media_type in _HTML
+        content = body if is_html else _decoded(body, answer.charset)
     except BodyError as bad:
         return UnreadableRecord(
             place=place,
@@ -150,11 +152,10 @@ def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> InputRecord |
             size=record.size,
             url=clean_field(url),
         )
-    is_html = answer.media_type in _HTML
     return InputRecord(
         place=place,
         content_id=content_id(url, body),
-        content=body if is_html else decode(body, answer.charset).encode(),
+        content=content,
         url=clean_field(url),
         source=place.file,
         date=_date(record),
@@ -162,6 +163,13 @@ def _page(place: Place, record: WarcRecord, limits: ReadLimits) -> InputRecord |
         charset=answer.charset if is_html else None,
         signals=Signals(headers=answer.headers),
     )
+
+
+def _decoded(body: bytes, charset: str | None) -> bytes:
+    try:
+        return decode(body, charset).encode()
+    except UndecodableError as error:
+        raise BodyError("undecodable", str(error)) from None
 
 
 @dataclass(frozen=True, kw_only=True)
