@@ -14,6 +14,7 @@ from pathlib import Path
 from stamm.base.files import read_json, sha256_file, sha256_value
 from stamm.base.receipts import (
     COMMANDS,
+    CONFIG,
     begin_writing,
     end_writing,
     files_below,
@@ -69,6 +70,7 @@ def write_command_receipt(
         "ended": time.time(),
         "folder": ".",
         "outputs": outputs,
+        "run": sha256_file(root / CONFIG) if (root / CONFIG).is_file() else "",
     }
     write_record(path, ReceiptFile, receipt)
     forget(root)
