@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError
+from stamm.base.json_text import parse_json
 
 STEPS, COMMANDS, SUMS = "steps", "receipts", "SHA256SUMS"
 SEAL = "self_sha256"
@@ -38,6 +39,7 @@ CONFIG, MANIFEST = "config.json", "manifest.json"
 FILES = "files"  # key of the manifest: SHA-256 by name of config.json and the receipts of steps
 _RELEASE, _PARITY = "release.json", "parity.json"
 _CHECKPOINTS, _STATE = "checkpoints", "state.json"
+_RUN_AGAIN = "Restore it from a copy, or repeat the `stamm run`"
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
 _FRESH_S = 1.0  # for which the receipts of a folder are not looked up again
 _RACY_NS = (
@@ -211,7 +213,7 @@ def is_covered(path: Path) -> bool:
     if path.suffix != ".json" or path.stat().st_size > _LARGEST:
         return False
     try:
-        plain = json.loads(path.read_bytes())
+        plain = parse_json(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}", fix="Restore it from a copy") from None
     check_seal(plain, path)
@@ -356,37 +358,35 @@ def _read_table(root: Path, stamps: tuple[tuple[Path, Stamp], ...]) -> _Table:
     steps, commands = ([p for p in paths if p.parent == root / name] for name in (STEPS, COMMANDS))
     complete = False
     try:
-        tied, complete = _tied_files(root, bool(steps))
+        tied, complete = _tied_files(root)
         for name, sha256 in tied.items():
             receipts[name] = Receipt(sha256, f"the run ({MANIFEST})")
             if name.startswith(f"{STEPS}/"):
                 _check_tied(root / name, sha256)
-        for path in steps:
-            _add(receipts, path, "step")
+        has_steps = any([_add(receipts, path, "step") for path in steps])
         own = receipts[CONFIG].sha256 if CONFIG in tied else ""
         for path in commands:
             _add(receipts, path, "command", own)
+        if has_steps and _read(root / MANIFEST) is None:
+            what = "is not JSON" if (root / MANIFEST).exists() else f"is missing beside {STEPS}/"
+            raise DataError(f"{root / MANIFEST} {what}", fix=_RUN_AGAIN)
     except DataError as error:
         return _Table(receipts, complete, error, stamps)
     return _Table(receipts, complete, None, stamps)
 
 
-def _tied_files(root: Path, has_steps: bool) -> tuple[Mapping[str, str], bool]:
+def _tied_files(root: Path) -> tuple[Mapping[str, str], bool]:
     """The SHA-256 that the manifest of a run lists, and whether the run is complete.
 
-    Raises   DataError when the manifest is missing beside receipts, or damaged.
+    Raises   DataError when the manifest was changed
     """
-    path, fix = root / MANIFEST, "Restore it from a copy, or repeat the `stamm run`"
-    plain = _read(path)
-    if plain is None and has_steps:
-        what = "is not JSON" if path.exists() else f"is missing beside {STEPS}/"
-        raise DataError(f"{path} {what}", fix=fix)
+    plain = _read(root / MANIFEST)
     if not isinstance(plain, dict) or SEAL not in plain or FILES not in plain:
         return {}, False
-    check_seal(plain, path)
+    check_seal(plain, root / MANIFEST)
     files = plain[FILES]
     if not (isinstance(files, dict) and all(isinstance(sha, str) for sha in files.values())):
-        raise DataError(f"{path} does not list the receipts of its run", fix=fix)
+        raise DataError(f"{root / MANIFEST} does not list the receipts of its run", fix=_RUN_AGAIN)
     return files, plain.get("state") == "complete"
 
 
@@ -398,20 +398,19 @@ def _check_tied(path: Path, sha256: str) -> None:
         what = f"{path} is not the receipt that {MANIFEST} of its run lists"
     else:
         return
-    fix = "Restore it from a copy, or repeat the `stamm run`: the step is executed again"
-    raise DataError(what, fix=fix)
+    raise DataError(what, fix=_RUN_AGAIN)
 
 
 def _read(path: Path) -> Any:
     """The JSON value of a file; None where it is missing or damaged, which its reader reports."""
     try:
-        return json.loads(path.read_bytes()) if path.stat().st_size <= _LARGEST else None
+        return parse_json(path.read_bytes()) if path.stat().st_size <= _LARGEST else None
     except (OSError, ValueError, RecursionError):
         return None
 
 
-def _add(table: dict[str, Receipt], path: Path, kind: str, run: str = "") -> None:
-    """Add the outputs of one receipt, unless a later one lists them.
+def _add(table: dict[str, Receipt], path: Path, kind: str, run: str = "") -> bool:
+    """Add the outputs of one receipt, unless a later one lists them; whether it is a receipt.
 
     run   SHA-256 of config.json that the receipt of a command must name
     """
@@ -422,15 +421,15 @@ def _add(table: dict[str, Receipt], path: Path, kind: str, run: str = "") -> Non
                 f"{path} is not a receipt",
                 fix="Restore it from a copy, or delete it and run the step again",
             )
-        return  # its step was started again
+        return False  # its step was started again
     check_seal(plain, path)
     if not (isinstance(plain, dict) and isinstance(plain.get("folder"), str)):
-        return
+        return False
     ended, outputs, records = plain.get("ended"), plain.get("outputs"), plain.get("records", {})
     if not all(
         (isinstance(ended, int | float), isinstance(outputs, dict), isinstance(records, dict))
     ):
-        return
+        return False
     if run and plain.get("run", run) != run:
         raise DataError(
             f"{path} is a receipt of another run: it names a {CONFIG} with SHA-256 "
@@ -442,3 +441,4 @@ def _add(table: dict[str, Receipt], path: Path, kind: str, run: str = "") -> Non
         if full not in table or table[full].ended <= ended:
             writer = f"{kind} {plain.get('step')}"
             table[full] = Receipt(str(facts["sha256"]), writer, float(ended), name in records)
+    return True

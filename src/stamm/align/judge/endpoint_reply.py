@@ -5,7 +5,6 @@ Checked  tests/unit/align/test_endpoint_reply.py
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from stamm.align.judge.request import JudgeReply
 from stamm.base.errors import RunError
+from stamm.base.json_text import parse_json
 
 LONGEST_TEXT = 200
 _CHARACTERS_PER_TOKEN = 4
@@ -40,7 +40,7 @@ def read_reply(
     Raises   MalformedReplyError; RunError when log-probabilities were asked for and none came
     """
     try:
-        plain = json.loads(body)
+        plain = parse_json(body)
         choice = plain["choices"][0]
         content = choice["message"]["content"]
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
