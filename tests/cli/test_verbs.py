@@ -497,3 +497,17 @@ def test_a_missing_argument_is_named_without_the_optional_ones(
     done = stamm(verb)
     assert done.returncode == 2
     assert done.stderr.endswith(f"the following arguments are required: {missing}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan", "smoke", "pretrain.sequences=8", "pretrain.sequences=9"), "is given twice"),
+        (("report", "runs/x", "--out", "a", "--out=b"), "--out is given 2 times"),
+    ],
+)
+def test_what_is_given_twice_is_refused(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(list(words)) == 2
+    assert said in capsys.readouterr().err

@@ -12,6 +12,7 @@ from stamm.audit.canaries import Drawing
 from stamm.audit.memorization import Passage
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
+from stamm.base.json_text import parse_json
 from stamm.base.receipts import check_file
 from stamm.base.schema import LONGEST_LINE, decode
 from stamm.base.units import bytes_text
@@ -132,7 +133,7 @@ def read_own_lines(kind: type[S], path: Path, wanted: str) -> list[tuple[int, S]
 
 def _own_line(kind: type[S], line: bytes, where: str, fix: str) -> S:
     try:
-        plain = json.loads(line)
+        plain = parse_json(line)
         json.dumps(plain, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise DataError(f"{where} has a lone surrogate, half of a character") from None

@@ -119,10 +119,11 @@ def override(config: C, assignments: Sequence[str], where: str = "set on the com
     A union of classes is chosen by class name (`model.ffn=GatedFFN`), which resets it to the
     defaults of that class, and its fields follow.
 
-    Edge     of two assignments to one path the later holds. No check runs between assignments, so
-             values that must agree can be changed together, in any order.
-    Raises   ConfigError for a line without "=", an unknown key, a value of another type or one
-             that a class refuses; then it names the assignments that led there.
+    Edge     no check runs between assignments, so values that must agree can be changed together, in
+             any order.
+    Raises   ConfigError for a line without "=", an unknown key, a path that is given twice or that
+             resets what an assignment before it has set, a value of another type or one that a class
+             refuses; then it names the assignments that led there.
     """
     draft: Any = config
     given: list[str] = []
@@ -132,6 +133,15 @@ def override(config: C, assignments: Sequence[str], where: str = "set on the com
             raise ConfigError(
                 f"{assignment!r} is not an assignment", where=where, fix="Write key=value"
             )
+        for before in given:
+            if path == before:
+                raise ConfigError(f"{path} is given twice", where=where, fix="Leave one out")
+            if _is_below(before, path):
+                raise ConfigError(
+                    f"{assignment} resets {before}, which is given before it",
+                    where=where,
+                    fix=f"Put {assignment} first",
+                )
         draft = _put(draft, type(config), path.split("."), text, path, where)
         given.append(path)
     changed: C = _constructed(draft, "", given, where)

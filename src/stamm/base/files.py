@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError, RunError
+from stamm.base.json_text import parse_json
 from stamm.base.receipts import check_file, check_seal
 from stamm.base.units import bytes_text
 
@@ -120,7 +121,7 @@ def read_json(path: Path, fix: str = "Correct it, or restore it from a copy") ->
     """
     check_file(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
     except (

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +28,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import stamm
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_json
+from stamm.base.json_text import parse_json
 from stamm.base.receipts import SEAL, check_file, seal
 from stamm.base.units import bytes_text
 
@@ -98,7 +98,7 @@ def read_objects(path: Path) -> Iterator[tuple[str, Any]]:
             if not line.strip() or not line.endswith(b"\n"):
                 continue
             try:
-                plain = json.loads(line)
+                plain = parse_json(line)
             except (ValueError, RecursionError) as error:
                 raise DataError(f"line {number} of {path} is not JSON: {error}", fix=_FIX) from None
             yield f"{path}, line {number}", plain

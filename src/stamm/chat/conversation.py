@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stamm.base.errors import DataError
+from stamm.base.json_text import parse_json
 from stamm.base.known_keys import ANY_KEY, KnownKeys, RefusedKey
 from stamm.chat.tool_types import check_schema
 
@@ -359,10 +360,12 @@ def read_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
         return ()
     if isinstance(tools, str):
         try:
-            tools = json.loads(tools)
+            tools = parse_json(tools)
             json.dumps(tools, ensure_ascii=False).encode()  # fails on a lone surrogate
-        except (ValueError, RecursionError):
+        except UnicodeEncodeError:
             raise DataError("tools is text, and not JSON of Unicode text") from None
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"tools is text, and not JSON: {error}") from None
     if not isinstance(tools, Sequence) or isinstance(tools, str):
         raise DataError("tools is not a list")
     found = []
@@ -647,9 +650,9 @@ def _calls(
         given.append(message["function_call"])
     if role == _CALL:
         try:
-            written = json.loads(content) if isinstance(content, str) else content
-        except (ValueError, RecursionError):
-            raise _wrong(number, "the call is not JSON") from None
+            written = parse_json(content) if isinstance(content, str) else content
+        except (ValueError, RecursionError) as error:
+            raise _wrong(number, f"the call is not JSON: {error}") from None
         given += written if isinstance(written, list) else [written]
     calls = tuple(_call(call, number) for call in given)
     return calls, _called(given, calls, number)
@@ -774,7 +777,7 @@ def _call(call: object, number: int) -> ToolCall:
     try:
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        json.loads(arguments)
-    except (TypeError, ValueError, RecursionError):
-        raise _wrong(number, f"the arguments of the call {name} are not JSON") from None
+        parse_json(arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _wrong(number, f"the arguments of the call {name} are not JSON: {error}") from None
     return ToolCall(name, arguments.strip())

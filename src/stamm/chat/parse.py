@@ -14,6 +14,7 @@ import json
 from collections.abc import Sequence
 
 from stamm.base.errors import DataError
+from stamm.base.json_text import parse_json
 from stamm.chat.conversation import (
     NAME,
     AssistantTurn,
@@ -157,7 +158,7 @@ def _read_calls(text: str) -> tuple[ToolCall, ...] | None:
     calls = []
     for value in read[0]:
         try:
-            call = json.loads(value)
+            call = parse_json(value)
         except RecursionError:
             return None
         if not isinstance(call, dict) or len(call) != 1:
@@ -173,7 +174,7 @@ def _read_calls(text: str) -> tuple[ToolCall, ...] | None:
 def _is_json(text: str) -> bool:
     """False for what follows a key that is given twice, too."""
     try:
-        json.loads(text)
+        parse_json(text)
     except (ValueError, RecursionError):
         return False
     return True

@@ -14,7 +14,7 @@ from stamm.base.config import to_plain
 from stamm.base.console import Console
 from stamm.base.errors import RunError
 from stamm.base.files import sha256_file
-from stamm.base.receipts import files_below
+from stamm.base.receipts import CONFIG, FILES, MANIFEST, files_below
 from stamm.base.schema import write_record
 from stamm.base.units import bytes_text
 from stamm.cli.arg_types import new_folder, text
@@ -83,10 +83,11 @@ def run(options: argparse.Namespace, verb: str) -> int:
         facts = {"kind": "import", "inputs": {"tokenizer": tokenizer}}
         write_record(arm / "config.json", ConfigFile, request)
         write_record(arm / "manifest.json", ManifestFile, new_manifest(**facts))
-        write_record(part / "config.json", ConfigFile, {**request, "recipe": "import"})
-        manifest = new_manifest(recipe="import", state="complete")
-        write_record(part / "manifest.json", ManifestFile, manifest)
+        write_record(part / CONFIG, ConfigFile, {**request, "recipe": "import"})
         write_command_receipt(part, "import", files_below(part))
+        tied = {CONFIG: sha256_file(part / CONFIG)}
+        manifest = new_manifest(recipe="import", state="complete", **{FILES: tied})
+        write_record(part / MANIFEST, ManifestFile, manifest)
         part.replace(out)
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -21,6 +21,7 @@ from stamm.base.errors import ConfigError, StammError, StoppedError, visible
 from stamm.base.shutdown import exit_immediately, interrupt_delayed
 from stamm.runs.torchrun_env import rank_and_size
 
+_APPEND = argparse._AppendAction
 SPINS = 3000  # iterations, about 10 us
 RANK_0_PRINTS_S = 10.0  # rank 0 may have to close files before it prints its error
 
@@ -359,8 +360,23 @@ def _dispatch(argv: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.arguments(own, verb.name)
+    _check_options(own, argv[1:])
     code: int = module.run(own.parse_intermixed_args(argv[1:]), verb.name)
     return code
+
+
+def _check_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Raise ConfigError for an option with one value that is given twice."""
+    once = {name for a in parser._actions if a.nargs is None for name in a.option_strings}
+    lists = {name for a in parser._actions if isinstance(a, _APPEND) for name in a.option_strings}
+    names = [word.partition("=")[0] for word in words]
+    for name in once - lists:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"{name} is given {names.count(name)} times",
+                where="set on the command line",
+                fix="Leave one out",
+            )
 
 
 def _parser() -> argparse.ArgumentParser:

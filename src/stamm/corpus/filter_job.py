@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ import pyarrow as pa
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, canonical_json
+from stamm.base.json_text import parse_json
 from stamm.base.stopwatch import Stopwatch
 from stamm.base.user_code import code_files
 from stamm.corpus.classifiers.config import CLASSIFIER_FILES
@@ -280,7 +280,7 @@ def _tools(
     settings: bytes, common: tuple[tuple[str, str, str], ...]
 ) -> tuple[FilterConfig, DocumentFilter, ConsentPolicies]:
     """Configuration, filter and policies; built once in a process and used for every shard."""
-    config = from_plain(FilterConfig, json.loads(settings))
+    config = from_plain(FilterConfig, parse_json(settings))
     files: dict[str, dict[str, Path]] = {}
     for role, path, _ in common:
         kind, _, name = role.partition(".")

@@ -12,7 +12,6 @@ removed; summary.json counts the latter.
 from __future__ import annotations
 
 import functools
-import json
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ import pyarrow as pa
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, canonical_json, read_json, remove_leftovers, write_json
+from stamm.base.json_text import parse_json
 from stamm.base.schema import write_record
 from stamm.corpus.canaries.config import PROBES
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
@@ -240,7 +240,7 @@ def _duplicates(query: Query, deletions: Deletions) -> dict[str, dict[str, str]]
 def _load(
     settings: bytes, common: tuple[tuple[str, str, str], ...]
 ) -> tuple[ConsentPolicies, Deletions, dict[str, dict[str, str]]]:
-    config = from_plain(ReplayConfig, json.loads(settings))
+    config = from_plain(ReplayConfig, parse_json(settings))
     files: dict[str, dict[str, Path]] = {role: {} for role in (*_ROLES, "duplicates")}
     for role, path, _ in common:
         kind, _, name = role.partition(".")

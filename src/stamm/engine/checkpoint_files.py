@@ -11,6 +11,7 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_value, write_json
+from stamm.base.json_text import parse_json
 
 SCHEMA = 3
 STATE = "state.json"
@@ -60,7 +61,7 @@ def order_names(path: Path) -> None:
     """Sort the metadata of a safetensors header: safetensors writes it in any order."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
-        described = json.loads(file.read(size))
+        described = parse_json(file.read(size))
         described["__metadata__"] = dict(sorted(described.get("__metadata__", {}).items()))
         ordered = json.dumps(described, separators=(",", ":"), ensure_ascii=False).encode()
         if len(ordered) > size:

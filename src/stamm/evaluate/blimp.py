@@ -6,7 +6,6 @@ Source   Warstadt et al. 2020, BLiMP (TACL 8). The shipped pairs: evaluate/data/
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_value
+from stamm.base.json_text import parse_json
 from stamm.corpus.contamination.items import Item
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.blind import BlindSummary, blind_credits, unigram_log_probs
@@ -59,7 +59,7 @@ def shipped_pairs(per_paradigm: int) -> list[MinimalPair]:
     taken: dict[str, int] = {}
     with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)) as stream:
         for line in io.TextIOWrapper(stream, encoding="utf-8"):
-            pair = MinimalPair(**json.loads(line))
+            pair = MinimalPair(**parse_json(line))
             taken[pair.paradigm] = taken.get(pair.paradigm, 0) + 1
             if taken[pair.paradigm] <= per_paradigm:
                 pairs.append(pair)

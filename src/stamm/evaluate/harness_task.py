@@ -12,7 +12,7 @@ import importlib.util
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from stamm.base.clustered_ratio import CONFIDENCE
 from stamm.base.errors import ConfigError, DataError, StammError, visible
 from stamm.base.files import sha256_bytes, sha256_value
+from stamm.base.json_text import RepeatedKeyError, check_once
 from stamm.base.known_keys import KnownKeys, RefusedKey
 from stamm.base.schema import decode
 from stamm.base.student_t import t_quantile
@@ -127,6 +128,7 @@ class HarnessTask:
 
         datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
         config = context.config
+        _check_yaml(self._file)
         manager = TaskManager(include_path=str(self._file.parent), include_defaults=False)
         loaded = manager.load([self._spec(manager)])
         tasks: dict[str, Any] = loaded["tasks"]
@@ -270,6 +272,41 @@ def _task_of(file: Path) -> str:
             f"{file} names no task", where="evaluate.tasks", fix="Add a line `task: NAME`"
         )
     return name
+
+
+def _check_yaml(file: Path, seen: Set[Path] = frozenset()) -> None:
+    """Check that no key is given twice in a task's YAML file, nor in those that it includes.
+
+    Raises   ConfigError; the harness would take the last value. What is no YAML it refuses itself
+    """
+    import yaml
+
+    try:
+        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        return
+    nodes, visited = [root], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or id(node) in visited or isinstance(node, yaml.ScalarNode):
+            continue
+        visited.add(id(node))  # an alias is the node that it names
+        if isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+            continue
+        try:
+            check_once(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        except RepeatedKeyError as error:
+            line = node.start_mark.line + 1
+            raise ConfigError(
+                str(error), where=f"{file}, below line {line}", fix="Leave one out"
+            ) from None
+        for key, value in node.value:
+            nodes.append(value)
+            if node is root and key.value == "include" and isinstance(value, yaml.ScalarNode):
+                included = (file.parent / value.value).resolve()
+                if included not in seen:
+                    _check_yaml(included, seen | {included})
 
 
 def _lines(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import heapq
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stamm.base.errors import ConfigError, DataError
+from stamm.base.json_text import RepeatedKeyError, parse_json
 from stamm.corpus.language.scripts import script_of
 from stamm.corpus.quality.word_split import WITHOUT_BLANKS
 from stamm.corpus.records import clean_field, whole_text
@@ -246,20 +246,14 @@ def _objects(
             yield number, text
         elif text.strip():
             try:
-                row = json.loads(text, object_pairs_hook=_object)
-            except RejectedError as error:
+                row = parse_json(text)
+            except RepeatedKeyError as error:
                 yield number, RejectedRow(line=number, reason=str(error))
                 continue
             except (ValueError, RecursionError):
                 row = None
             known = isinstance(row, dict)
             yield number, row if known else RejectedRow(line=number, reason="not a JSON object")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(row := dict(pairs)) < len(pairs):
-        raise RejectedError("a key twice")
-    return row
 
 
 def _table(

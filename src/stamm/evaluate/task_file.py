@@ -7,7 +7,6 @@ shipped, too, or in a folder that the user names.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Literal
 from stamm.base.config import from_plain, validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import canonical_json, read_json, sha256_file
+from stamm.base.json_text import parse_json
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.evaluate.config import description_path, shipped_data, shipped_tasks
 from stamm.evaluate.text_overlap import OVERLAPS
@@ -248,7 +248,7 @@ def _header(data: Path) -> TaskDescription:
     try:
         with BoundedStream(data, EXPANSION) as stream:
             first = next(bounded_lines(stream, LINE_BYTES), None)
-        plain = json.loads(first.data) if first is not None else None
+        plain = parse_json(first.data) if first is not None else None
     except (StreamError, ValueError, RecursionError) as error:
         raise DataError(f"line 1 of {data} is not JSON: {str(error)[:200]}") from None
     if not isinstance(plain, dict) or HEADER not in plain:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_file
+from stamm.base.json_text import parse_json
 from stamm.corpus.packed_dataset import MANIFEST, PackedSplit
 from stamm.corpus.records import whole_text
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
@@ -169,9 +169,9 @@ def _texts(path: Path) -> Iterator[str]:
                 if not line.data.strip():
                     continue
                 try:
-                    row = json.loads(line.data.decode("utf-8-sig"))
-                except (ValueError, RecursionError):
-                    row = None
+                    row = parse_json(line.data.decode("utf-8-sig"))
+                except (ValueError, RecursionError) as error:
+                    raise DataError(f"line {line.number} of {path} is not JSON: {error}") from None
                 text = row.get("text") if isinstance(row, dict) else None
                 if not isinstance(text, str):
                     raise DataError(

@@ -23,7 +23,7 @@ from stamm.recipes.report_step import report_step
 from stamm.recipes.start_model import StartModel, start_model
 from stamm.recipes.study import MANIFEST
 from stamm.reports.config import ReportConfig
-from stamm.runs.job import Step
+from stamm.runs.job import TRAINED, TRAINING_RECORDS, Step
 
 _CONTROL, _SWAP = "control", "swap"
 
@@ -163,7 +163,8 @@ class AdaptRecipe:
             inputs={"pack": pack, "begin": weights, "tokenizer": start.tokenizer},
             after=(_SWAP,),
             external={**start.external, **config.user_files()},
-            outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
+            outputs=TRAINED,
+            records=TRAINING_RECORDS,
             costly=True,
         )
 

@@ -25,9 +25,8 @@ from stamm.export.config import ExportConfig
 from stamm.models.sampling_config import SamplingConfig
 from stamm.recipes.checks import check_reference
 from stamm.recipes.start_model import StartModel
-from stamm.runs.job import Step
+from stamm.runs.job import TRAINED, TRAINING_RECORDS, Step
 
-ARM_OUTPUTS = ("config.json", "model", "metrics.jsonl", "summary.json")
 START_AUDIT = "start_audit"
 
 
@@ -129,7 +128,8 @@ def training_steps(
             inputs=inputs,
             after=needed,
             external={**external, **config.user_files()},
-            outputs=ARM_OUTPUTS,
+            outputs=TRAINED,
+            records=TRAINING_RECORDS,
             costly=True,
         )
     )

@@ -26,7 +26,7 @@ from stamm.recipes.length import packed_length
 from stamm.recipes.report_step import report_step
 from stamm.recipes.study import MANIFEST
 from stamm.reports.config import ReportConfig
-from stamm.runs.job import Step
+from stamm.runs.job import TRAINED, TRAINING_RECORDS, Step
 from stamm.runs.tracker_config import TensorBoard
 
 _CHECKPOINT = re.compile(r"step-(\d{8})")
@@ -365,6 +365,7 @@ def _step(name: str, config: PretrainConfig, root: Path, pack: Path, checkpoint:
         folder=f"arms/{name}",
         inputs={"pack": os.path.relpath(pack, root), "begin": os.path.relpath(checkpoint, root)},
         external={str(path): path for path in (pack / MANIFEST, state)} | config.user_files(),
-        outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
+        outputs=TRAINED,
+        records=TRAINING_RECORDS,
         costly=True,
     )

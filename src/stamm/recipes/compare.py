@@ -34,10 +34,9 @@ from stamm.reports.comparison_config import (
 )
 from stamm.reports.config import ReportConfig
 from stamm.runs.executors import Execution, LocalExecutor
-from stamm.runs.job import Step
+from stamm.runs.job import TRAINED, TRAINING_RECORDS, Step
 from stamm.runs.schemas.comparison import PlannedArm
 
-TRAINED = ("config.json", "model", "metrics.jsonl", "summary.json")
 PAGE = ("comparison.json", "comparison.html")
 _PACE = "pace/pace.json"
 _ALL_STEPS = 10**9
@@ -493,6 +492,7 @@ def _train(name: str, folder: str, config: PretrainConfig, chosen: tuple[str, st
         after=("pack", "tokenizer", *((chosen[1],) if chosen else ())),
         external=config.user_files(),
         outputs=TRAINED,
+        records=TRAINING_RECORDS,
     )
 
 

@@ -27,7 +27,7 @@ from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.report_step import report_step
 from stamm.reports.config import ReportConfig
 from stamm.runs.executors import Execution, LocalExecutor
-from stamm.runs.job import Step
+from stamm.runs.job import TRAINED, TRAINING_RECORDS, Step
 from stamm.runs.model_outputs import DECODER
 
 MANIFEST = "manifest.json"
@@ -173,7 +173,8 @@ def _pretrain_step(arm: str, config: PretrainConfig) -> Step:
         },
         after=("pack", "tokenizer"),
         external=config.user_files() | identity,
-        outputs=("config.json", "model", "metrics.jsonl", "summary.json"),
+        outputs=TRAINED,
+        records=TRAINING_RECORDS,
         costly=True,
     )
 

@@ -17,6 +17,7 @@ from stamm.base.errors import RunError
 from stamm.base.files import read_json, sha256_file, sha256_value
 from stamm.base.receipts import (
     COMMANDS,
+    CONFIG,
     begin_writing,
     end_writing,
     files_below,
@@ -103,6 +104,7 @@ def write_command_receipt(
         "ended": time.time(),
         "folder": ".",
         "outputs": outputs,
+        "run": sha256_file(root / CONFIG) if (root / CONFIG).is_file() else "",
     }
     write_record(path, ReceiptFile, receipt)
     forget(root)

@@ -14,6 +14,13 @@ from typing import Any
 from stamm.base.console import NoProgress, Progress
 from stamm.runs.executors import Execution, LocalExecutor
 
+TRAINED = ("config.json", "model", "metrics.jsonl", "summary.json")
+"""Outputs of a step that trains a model."""
+TRAINING_RECORDS = (
+    "manifest.json", "events.json", "log/*.json*", "adapter/*", "checkpoints/*/state.json",
+)  # fmt: skip
+"""Its records. state.json has the hashes of the checkpoint."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
@@ -45,6 +52,8 @@ class Step:
     after     names of the steps that must be finished before, beside those that write its inputs
     external  input files outside the run folder, by name
     outputs   files and folders that must exist afterwards, relative to `folder`
+    records   patterns of other files to record, relative to `folder`: timings, states of checkpoints.
+              They may be missing, and no step depends on them
     sharded   the job has a manifest per shard: when an input of the step has changed, its folder
               is kept and only the shards concerned are repeated
     unless    name of an earlier step: where the JSON object in its first output has "stop": true, this
@@ -61,6 +70,7 @@ class Step:
     after: tuple[str, ...] = ()
     external: Mapping[str, Path] = field(default_factory=dict)
     outputs: tuple[str, ...]
+    records: tuple[str, ...] = ()
     sharded: bool = False
     costly: bool = False
     unless: str = ""

@@ -33,11 +33,14 @@ from stamm.base.files import (
     write_text,
 )
 from stamm.base.receipts import (
+    CONFIG,
+    FILES,
     STEPS,
     check_file,
     file_sha256,
     forget,
     receipts_below,
+    resumed,
 )
 from stamm.base.schema import record, write_record
 from stamm.runs.executors import Execution, LocalExecutor
@@ -191,12 +194,13 @@ class Run:
         """The steps that are not complete, in order."""
         done: dict[str, Any] = {}
         waiting: list[Step] = []
-        for step in self._wanted(after_producers(steps), done):
-            receipt = self._valid_receipt(step, done)
-            if receipt is None:
-                waiting.append(step)
-            else:
-                done[step.name] = receipt
+        with resumed(self.root):
+            for step in self._wanted(after_producers(steps), done):
+                receipt = self._valid_receipt(step, done)
+                if receipt is None:
+                    waiting.append(step)
+                else:
+                    done[step.name] = receipt
         return waiting
 
     def execute(
@@ -347,6 +351,7 @@ class Run:
             "ended": time.time(),
             "folder": step.folder,
             "outputs": outputs,
+            "records": self._records(step, outputs),
         }
         write_record(self._receipt_path(step), ReceiptFile, receipt)
         forget(self.root)
@@ -443,11 +448,19 @@ class Run:
                 raise RunError(f"step {step.name} ended without its output {path}")
             files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
             for file in files:
-                found[str(file.relative_to(folder))] = {
-                    "bytes": file.stat().st_size,
-                    "sha256": sha256_file(file),
-                }
+                found[str(file.relative_to(folder))] = _facts(file)
         return found
+
+    def _records(self, step: Step, outputs: Set[str]) -> dict[str, dict[str, Any]]:
+        """Size and SHA-256 of the files of a step that are no outputs."""
+        folder = self.root / step.folder
+        files = {
+            path.relative_to(folder).as_posix(): path
+            for pattern in step.records
+            for path in sorted(folder.glob(pattern))
+            if path.is_file()
+        }
+        return {name: _facts(path) for name, path in files.items() if name not in outputs}
 
     def _receipt_path(self, step: Step) -> Path:
         return self.root / STEPS / f"{step.name}.json"
@@ -458,6 +471,7 @@ class Run:
         begun = self._manifest_path.exists()
         manifest = self._manifest() if begun else {**now, "sessions": []}
         manifest["state"] = "running"
+        manifest[FILES] = self._files(complete=False)
         manifest["sessions"].append({key: now[key] for key in _SESSION})
         write_record(self._manifest_path, ManifestFile, manifest)
         changed = differences(manifest["libraries"], now["libraries"])
@@ -467,10 +481,21 @@ class Run:
                 f"Library versions have changed since the run started ({said}): bits may differ."
             )
 
+    def _files(self, *, complete: bool) -> dict[str, str]:
+        """SHA-256 of config.json and, of a complete run, of every receipt of a step."""
+        paths = [self.root / CONFIG]
+        paths += sorted((self.root / STEPS).glob("*.json")) if complete else []
+        return {
+            path.relative_to(self.root).as_posix(): sha256_file(path)
+            for path in paths
+            if path.is_file()
+        }
+
     def _note_state(self, state: str) -> None:
         manifest = self._manifest()
         manifest["state"] = state
         manifest["steps"] = finished_steps(self.root, {})
+        manifest[FILES] = self._files(complete=state == "complete")
         write_record(self._manifest_path, ManifestFile, manifest)
 
 
@@ -515,6 +540,10 @@ def _read_receipt(path: Path) -> dict[str, Any] | None:
         return None
     complete = isinstance(receipt, dict) and receipt.keys() >= _RECEIPT
     return receipt if complete and isinstance(receipt["outputs"], dict) else None
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    return {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
 
 
 def _aside(place: Path, folder: Path) -> Path:

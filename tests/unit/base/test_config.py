@@ -151,7 +151,21 @@ def test_a_class_chosen_without_a_needed_value_gets_it_from_a_later_assignment()
 
 
 def test_choosing_a_class_forgets_what_was_set_below_it() -> None:
-    assert override(Tree(), ["shape=Square", "shape.side=9", "shape=Square"]).shape == Square()
+    assert override(Tree(shape=Square(side=9)), ["shape=Square"]).shape == Square()
+
+
+@pytest.mark.parametrize(
+    ("assignments", "said"),
+    [
+        (["limit=5", "limit=6"], "limit is given twice"),
+        (["limit=5", "limit=5"], "limit is given twice"),
+        (["shape=Square", "shape.side=9", "shape=Square"], "shape is given twice"),
+        (["shape.side=9", "shape=Square"], "shape=Square resets shape.side"),
+    ],
+)
+def test_an_assignment_that_would_be_lost_is_refused(assignments: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        override(Tree(shape=Square()), assignments)
 
 
 def test_a_field_of_what_is_not_there_says_how_to_put_it_there() -> None:

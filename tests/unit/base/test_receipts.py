@@ -40,6 +40,7 @@ def run(tmp_path: Path) -> Path:
     (root / "arms" / "a").mkdir(parents=True)
     write_json(root / "arms" / "a" / "x.json", {"x": 1})
     (root / "arms" / "a" / "y.bin").write_bytes(b"yy")
+    write_json(root / "manifest.json", {})
     write_receipt(root, "made", "arms/a", "x.json", "y.bin")
     return root
 
@@ -91,7 +92,8 @@ def test_a_receipt_of_another_process_is_seen_before_a_file_is_refused(run: Path
     check_file(path)
     path.write_bytes(b"new")
     write_receipt(run, "made", "arms/a", "x.json", "y.bin", ended=3.0)
-    receipts._tables[run] = (receipts.time.monotonic(), receipts._tables.pop(run, (0, {}))[1])
+    stale = receipts._Table({"arms/a/y.bin": receipts.Receipt("0" * 64, "step made")})
+    receipts._tables[run] = (receipts.time.monotonic(), stale)
     check_file(path)
 
 
@@ -190,8 +192,133 @@ def test_the_hash_is_of_the_content_and_not_of_its_spelling(tmp_path: Path) -> N
 def test_of_a_run_and_a_folder_in_it_the_latest_receipt_counts(run: Path) -> None:
     path = run / "arms" / "a" / "y.bin"
     path.write_bytes(b"new")
+    write_json(run / "arms" / "a" / "manifest.json", {})
     write_receipt(run / "arms" / "a", "command", ".", "y.bin", ended=5.0)
     check_file(path)
     path.write_bytes(b"yy")
     write_receipt(run, "made", "arms/a", "x.json", "y.bin", ended=9.0)
     check_file(path)
+
+
+def tie(root: Path, state: str = "complete") -> None:
+    """The manifest of the run, about its receipts as they are."""
+    names = ["config.json", *(f"steps/{path.name}" for path in (root / "steps").glob("*.json"))]
+    files = {name: sha256_bytes((root / name).read_bytes()) for name in names}
+    write_json(root / "manifest.json", seal({"state": state, "files": files}))
+    forget(root)
+
+
+@pytest.fixture
+def complete(run: Path) -> Path:
+    """The run, complete."""
+    write_json(run / "config.json", seal({"config": {}}))
+    tie(run)
+    check_file(run / "arms" / "a" / "y.bin")
+    return run
+
+
+def test_a_receipt_cannot_be_removed_or_exchanged_in_a_complete_run(complete: Path) -> None:
+    path, y = complete / "steps" / "made.json", complete / "arms" / "a" / "y.bin"
+    before = path.read_bytes()
+    y.write_bytes(b"yz")
+    write_receipt(complete, "made", "arms/a", "x.json", "y.bin", ended=9.0)
+    with pytest.raises(DataError, match=r"made\.json is not the receipt that manifest\.json"):
+        check_file(y)
+    y.write_bytes(b"yy")
+    path.unlink()
+    forget(complete)
+    with pytest.raises(DataError, match=r"made\.json is missing, and manifest\.json"):
+        check_file(y)
+    with receipts.resumed(complete):
+        check_file(y)
+    path.write_bytes(before)
+    forget(complete)
+    check_file(y)
+
+
+def test_a_manifest_cannot_be_removed_truncated_or_exchanged(
+    complete: Path, tmp_path: Path
+) -> None:
+    path, y = complete / "manifest.json", complete / "arms" / "a" / "y.bin"
+    before = path.read_bytes()
+    other = seal(
+        {"state": "complete", "files": {"config.json": "0" * 64, "steps/b.json": "0" * 64}}
+    )
+    for content, what in (
+        (None, "is missing beside steps"),
+        (b"", "is not JSON"),
+        (before[:-9], "is not JSON"),
+        (before.replace(b"complete", b"running"), "was changed after it was written"),
+        (json.dumps(other).encode(), r"b\.json is missing"),
+        (json.dumps(seal({"state": "complete", "files": [1]})).encode(), "does not list"),
+    ):
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_bytes(content)
+        forget(complete)
+        with pytest.raises(DataError, match=what):
+            check_file(y)
+
+
+def test_the_configuration_of_another_run_is_refused(complete: Path) -> None:
+    write_json(complete / "config.json", seal({"config": {"rate": 1}}))
+    with pytest.raises(DataError, match=r"differs from what the run \(manifest\.json\) wrote"):
+        read_json(complete / "config.json")
+
+
+def test_what_has_no_receipt_in_a_complete_run_is_not_read(complete: Path) -> None:
+    path = complete / "arms" / "a" / "own.json"
+    write_json(path, {"mine": 1})
+    with pytest.raises(DataError, match=r"own\.json has no receipt: no step and no command"):
+        read_json(path)
+    tie(complete, "running")
+    assert read_json(path) == {"mine": 1}
+
+
+def test_a_receipt_of_a_command_names_its_run(complete: Path) -> None:
+    path = complete / "receipts" / "evaluate.json"
+    y = complete / "arms" / "a" / "y.bin"
+    content = json.loads((complete / "steps" / "made.json").read_text())
+    own = sha256_bytes((complete / "config.json").read_bytes())
+    for run, what in ((own, ""), ("0" * 64, "receipt of another run")):
+        write_json(path, seal({**content, "run": run}))
+        forget(complete)
+        if what:
+            with pytest.raises(DataError, match=what):
+                check_file(y)
+        else:
+            check_file(y)
+
+
+def test_records_are_checked_and_no_step_depends_on_them(run: Path) -> None:
+    path, folder = run / "steps" / "made.json", run / "arms" / "a"
+    content = json.loads(path.read_text())
+    content["records"] = {"y.bin": content["outputs"].pop("y.bin")}
+    write_json(path, seal(content))
+    forget(run)
+    assert list(receipts_below(folder)) == ["x.json"]
+    (folder / "y.bin").write_bytes(b"yz")
+    with pytest.raises(DataError, match="differs"):
+        check_file(folder / "y.bin")
+
+
+def test_a_shard_of_a_checkpoint_is_checked_against_its_state(run: Path) -> None:
+    place = run / "checkpoints" / "step-00000001"
+    place.mkdir(parents=True)
+    (place / "a.safetensors").write_bytes(b"a")
+    assert receipt_of(place / "a.safetensors") is None
+    write_json(place / "state.json", {"sha256": {"a.safetensors": sha256_bytes(b"a")}})
+    write_receipt(run, "trained", "checkpoints/step-00000001", "state.json")
+    check_file(place / "a.safetensors")
+    (place / "a.safetensors").write_bytes(b"b")
+    with pytest.raises(DataError, match="what step trained wrote"):
+        check_file(place / "a.safetensors")
+
+
+def test_an_exported_folder_is_checked_against_its_parity_record(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b"{}")
+    write_json(tmp_path / "parity.json", {"sha256": {"config.json": sha256_bytes(b"{}")}})
+    assert read_json(tmp_path / "config.json") == {}
+    (tmp_path / "config.json").write_bytes(b"[]")
+    with pytest.raises(DataError, match=r"what the export \(parity\.json\) wrote"):
+        read_json(tmp_path / "config.json")

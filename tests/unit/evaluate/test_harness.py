@@ -17,7 +17,7 @@ from stamm.base.errors import ConfigError
 from stamm.base.files import read_json
 from stamm.evaluate import job
 from stamm.evaluate.config import EvaluateConfig, task_inputs
-from stamm.evaluate.harness_task import YAML_KEYS
+from stamm.evaluate.harness_task import YAML_KEYS, _check_yaml
 from stamm.reports.task_comparison import compare_folders
 from stamm.runs.job import Workspace
 
@@ -329,6 +329,15 @@ def test_a_task_that_cannot_be_asked_is_one_clear_line(
     with pytest.raises(ConfigError, match=message):
         evaluate(inputs, tmp_path / "out", name)
     assert not list((tmp_path / "out").glob("*.json"))
+
+
+@pytest.mark.parametrize("more", ["num_fewshot: 1\nnum_fewshot: 0\n", "include: base.inc\n"])
+def test_a_key_given_twice_is_refused(more: str, tmp_path: Path) -> None:
+    """The harness' parser takes the last value, in the file and in one that it includes."""
+    (tmp_path / "base.inc").write_text("metadata:\n  - {num_fewshot: 1, num_fewshot: 2}\n")
+    (tmp_path / "river.yaml").write_text(f"task: river\nprocess_docs: !function a.b\n{more}")
+    with pytest.raises(ConfigError, match="two values for the key 'num_fewshot'"):
+        _check_yaml(tmp_path / "river.yaml")
 
 
 def test_without_the_library_the_fix_is_named(

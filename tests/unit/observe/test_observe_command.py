@@ -91,7 +91,7 @@ def test_a_run_is_observed_once(folder: Path, capsys: pytest.CaptureFixture[str]
     assert main(command) == 0
     assert (folder / "run/observe/observe.json").stat().st_mtime_ns == written
     assert "nonlinearity" in capsys.readouterr().out
-    assert main([*command, "tokens=100"]) == 0
+    assert main([*command[:-1], "tokens=100"]) == 0
     assert read_record(ObserveFile, folder / "run/observe/observe.json").tokens == 100
     assert main(["observe", "nothing"]) == 1
     assert main(["observe", "run", "--out", "x"]) == 1

@@ -5,7 +5,6 @@ Reading and judging need neither SymPy nor a derivation: everything is in the fi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ from stamm.activations.spec import Spec
 from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_file
+from stamm.base.json_text import parse_json
 
 MANIFEST = "manifest.json"
 METADATA = "golden"
@@ -102,7 +102,7 @@ def read_golden(path: Path) -> Golden:
     if METADATA not in metadata or INPUT not in tensors:
         raise wrong
     try:
-        facts: dict[str, Any] = json.loads(metadata[METADATA])
+        facts: dict[str, Any] = parse_json(metadata[METADATA])
         spec = from_plain(Spec, facts["spec"], str(path))
         quantities = {
             name: GoldenQuantity(

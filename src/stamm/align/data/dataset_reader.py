@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 
 from stamm.align.data.examples import Example, Kind, RowOrigin, read_example
 from stamm.base.errors import DataError
+from stamm.base.json_text import once_each, parse_json
 from stamm.base.receipts import check_file
 from stamm.chat.conversation import EmptyAnswerError
 from stamm.corpus.limits import ReadLimits
-from stamm.corpus.readers.rows import once_each
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
 BAD_ROW, EMPTY_ANSWER = "bad_row", "empty_answer"
@@ -127,7 +127,7 @@ def _jsonl(path: Path, file: str, limits: ReadLimits) -> Iterator[tuple[int, Any
                     yield number, BadRow(file, number, reason)
                     continue
                 try:
-                    row = json.loads(line.data.decode("utf-8-sig"), object_pairs_hook=once_each)
+                    row = parse_json(line.data.decode("utf-8-sig"))
                 except RecursionError:
                     yield number, BadRow(file, number, "JSON nested too deeply")
                 except ValueError as error:  # also UnicodeDecodeError

@@ -23,7 +23,6 @@ Checked  tests/unit/align/test_examples.py, tests/unit/align/test_public_schemas
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from stamm.base.errors import DataError
+from stamm.base.json_text import parse_json
 from stamm.base.known_keys import KnownKeys, RefusedKey
 from stamm.chat.conversation import (
     ENDED,
@@ -613,12 +613,14 @@ def _listed(text: str) -> list[Any]:
     if not _LISTED.match(text.lstrip()):
         return []
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except (ValueError, RecursionError) as error:
         if re.search("['\"](?:role|from)['\"]", text) and re.search(
             "['\"](?:content|value)['\"]", text
         ):
-            raise DataError("a text looks like a list of messages, and is not JSON") from None
+            raise DataError(
+                f"a text looks like a list of messages, and is not JSON: {error}"
+            ) from None
         return []
     messages = value if isinstance(value, list) else [value]
     known = [

@@ -21,6 +21,7 @@ from typing import Any
 from stamm.align.data.select_config import SelectConfig
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, json_line, sha256_file
+from stamm.base.json_text import parse_json
 from stamm.base.schema import write_record
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.selection import SelectionSummary
@@ -136,4 +137,4 @@ def _by_prompt(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
-        yield from map(json.loads, file)
+        yield from map(parse_json, file)

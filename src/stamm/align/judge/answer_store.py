@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from stamm.align.judge.request import JudgeReply
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, sha256_value
+from stamm.base.json_text import parse_json
 
 REPLIES = "requests.jsonl"
 _SYNC_EVERY = 64
@@ -115,7 +116,7 @@ def _read(path: Path) -> Iterator[tuple[str, JudgeReply, int]]:
                 return
             end += len(line)
             try:
-                row = json.loads(line)
+                row = parse_json(line)
                 check = row.pop("check")
                 if check != sha256_value(row)[:16]:
                     raise ValueError("its content does not have the recorded hash")

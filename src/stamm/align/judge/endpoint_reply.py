@@ -10,7 +10,6 @@ Checked  tests/unit/align/test_endpoint_reply.py, tests/unit/align/test_reply_sc
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 from stamm.align.judge.request import JudgeReply
 from stamm.base.errors import RunError, visible
+from stamm.base.json_text import parse_json
 from stamm.base.known_keys import KnownKeys, RefusedKey
 
 LONGEST_TEXT = 200
@@ -138,7 +138,7 @@ def read_reply(
     if body.lstrip()[:5] == b"data:":
         raise _streams()
     try:
-        plain = json.loads(body)
+        plain = parse_json(body)
     except (ValueError, RecursionError):
         raise MalformedReplyError("malformed JSON") from None
     choice = _choice(plain)

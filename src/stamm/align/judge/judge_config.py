@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
+from stamm.base.json_text import parse_json
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 RESERVED = frozenset(
@@ -120,7 +120,7 @@ class EndpointJudge:
 
     def extra(self) -> dict[str, Any]:
         """The fields of `extra_body`."""
-        found: dict[str, Any] = json.loads(self.extra_body) if self.extra_body else {}
+        found: dict[str, Any] = parse_json(self.extra_body) if self.extra_body else {}
         return found
 
 

@@ -8,12 +8,12 @@ Checked  tests/unit/align/test_choose_job.py
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 from stamm.align.results.choose_config import ChooseConfig
 from stamm.base.errors import DataError
+from stamm.base.json_text import parse_json
 from stamm.base.schema import write_record
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.chosen import ChosenFile
@@ -49,7 +49,7 @@ def mean_reward(path: Path) -> float:
     Raises   DataError when it has no row with a finite number
     """
     with path.open(encoding="utf-8") as file:
-        rewards = [json.loads(line).get("reward") for line in file]
+        rewards = [parse_json(line).get("reward") for line in file]
     numbers = [float(each) for each in rewards if isinstance(each, int | float)]
     if not numbers or len(numbers) != len(rewards) or not all(map(math.isfinite, numbers)):
         raise DataError(f"{path} has rows without a reward", fix="Run the score step again")

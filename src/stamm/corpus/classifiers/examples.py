@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stamm.base.errors import DataError
+from stamm.base.json_text import parse_json
 from stamm.corpus.classifiers.features import normalize_spelling
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
@@ -101,7 +102,7 @@ def balanced_weights(examples: Sequence[LabelledText], max_weight: float) -> lis
 
 def _example(data: bytes, where: str, labelled: bool) -> LabelledText:
     try:
-        row: Any = json.loads(data.decode("utf-8-sig"))
+        row: Any = parse_json(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise _unusable(f"{type(error).__name__}, not JSON", where) from None
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from stamm.base.errors import DataError
+from stamm.base.json_text import parse_json
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.decision import Decision
 from stamm.corpus.consent.hosts import normalize_host
@@ -70,7 +70,7 @@ def read_domain_list(path: Path, limits: ReadLimits) -> DomainList:
 def _written(line: str) -> str:
     if not line.startswith("{"):
         return line.partition("#")[0].strip()
-    domain = json.loads(line)["domain"]
+    domain = parse_json(line)["domain"]
     if not isinstance(domain, str) or not domain.strip():
         raise TypeError(f"{str(domain)[:40]!r} is not a domain")
     return domain.strip()

@@ -24,6 +24,7 @@ import zstandard
 
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import atomic, write_json
+from stamm.base.json_text import parse_json
 from stamm.corpus.consent.decision import ABSOLUTE_URL_RULES
 from stamm.corpus.consent.fetch import NO_CONTACT, Fetcher, normalize_site
 from stamm.corpus.consent.fetch_config import FetchConfig, Kind
@@ -174,7 +175,7 @@ class _Answers:
             if not line.endswith(b"\n"):
                 return
             try:
-                yield parse_entry(json.loads(line)), len(line)
+                yield parse_entry(parse_json(line)), len(line)
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise DataError(
                     f"{self._path} is damaged: {error}",
@@ -195,7 +196,7 @@ def _write_snapshot(
         for key in wanted:
             row = answers.row(key)
             packed.write(row)
-            file = parse_entry(json.loads(row))
+            file = parse_entry(parse_json(row))
             states[file.kind][file.state] += 1
             truncated += file.truncated
             dates.add(file.fetched[:10])

@@ -17,7 +17,6 @@ A row of the JSONL
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from stamm.base.errors import DataError
+from stamm.base.json_text import parse_json
 from stamm.corpus.consent.cache import cache_by_host
 from stamm.corpus.consent.fetch_config import KINDS, Kind
 from stamm.corpus.consent.hosts import normalize_host, www_variant
@@ -132,7 +132,7 @@ def snapshot_entries(path: Path, limits: ReadLimits) -> Iterator[SnapshotEntry]:
             for line in bounded_lines(stream, limits.line_bytes):
                 number = line.number
                 if line.data.strip():
-                    yield parse_entry(json.loads(line.data.decode("utf-8-sig")))
+                    yield parse_entry(parse_json(line.data.decode("utf-8-sig")))
         except (StreamError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(
                 f"{path} is not a snapshot of sites: {error}",

@@ -6,11 +6,11 @@ Source   W3C TDM Reservation Protocol, final group report 2024-05-10, sections "
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from stamm.base.json_text import parse_json
 from stamm.corpus.consent.paths import matches, path_pattern, url_path
 from stamm.corpus.records import clean_field
 
@@ -100,7 +100,7 @@ def policy_value(value: object, reserved: bool) -> str:
 def _rules(text: str) -> list[_TdmRule]:
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"{len(text)} characters, at most {LONGEST_TEXT}")
-    entries = json.loads(text)
+    entries = parse_json(text)
     if not isinstance(entries, list):
         raise ValueError("not an array of rules")
     if len(entries) > MOST_RULES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from stamm.base.config import nearest
 from stamm.base.errors import DataError
+from stamm.base.json_text import parse_json
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.corpus.inputs import locate
 from stamm.corpus.limits import ReadLimits
@@ -71,7 +71,7 @@ def _item(evaluation: EvaluationSet, line: Line, limits: ReadLimits) -> Item:
     if line.size > limits.line_bytes:
         raise DataError(f"a line has {line.size} bytes, limit {limits.line_bytes}", where=where)
     try:
-        row: Any = json.loads(line.data.decode("utf-8-sig"))
+        row: Any = parse_json(line.data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"an evaluation item is not JSON: {error}", where=where) from None
     if not isinstance(row, dict):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from typing import Any
 
+from stamm.base.json_text import parse_json
 from stamm.corpus.licences.expression import join_expressions
 from stamm.corpus.licences.families import ALL_RIGHTS_RESERVED, UNKNOWN_TERMS
 from stamm.corpus.licences.names import spdx_expression
@@ -43,7 +43,7 @@ def manifest_licence(name: str, text: str) -> str:
     if len(text) > LONGEST_MANIFEST:
         return ""
     try:
-        data: Any = json.loads(text) if name.endswith(".json") else tomllib.loads(text)
+        data: Any = parse_json(text) if name.endswith(".json") else tomllib.loads(text)
     except (ValueError, RecursionError):
         return ""
     section = {"Cargo.toml": "package", "pyproject.toml": "project"}.get(name)

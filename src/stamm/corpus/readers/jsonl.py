@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from stamm.base.json_text import parse_json
 from stamm.corpus.limits import FieldNames, ReadLimits
-from stamm.corpus.readers.rows import FieldUse, once_each, record_of
+from stamm.corpus.readers.rows import FieldUse, record_of
 from stamm.corpus.records import InputRecord, Place, UnreadableRecord, content_id
 from stamm.corpus.streams import BoundedStream, Line, StreamError, bounded_lines
 
@@ -57,7 +57,7 @@ def _record(
         return unread("line_too_long", f"{line.size} bytes, limit {limits.line_bytes}")
     try:
         # A byte order mark may occur at the start of a file, and of concatenated files.
-        row: Any = json.loads(line.data.decode("utf-8-sig"), object_pairs_hook=once_each)
+        row: Any = parse_json(line.data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         return unread("invalid_utf8", f"byte {error.start} of the line: {error.reason}")
     except (ValueError, RecursionError) as error:

@@ -19,6 +19,7 @@ from datetime import date
 from typing import Any
 
 from stamm.base.errors import DataError, visible
+from stamm.base.json_text import parse_json
 from stamm.base.known_keys import KnownKeys, RefusedKey, UnknownKeys
 from stamm.corpus.licences.expression import join_expressions
 from stamm.corpus.licences.families import UNKNOWN_TERMS
@@ -277,15 +278,6 @@ def text_field(columns: list[str], names: FieldNames) -> str:
     )  # fmt: skip
 
 
-def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; ValueError for a key with two values, of which none is the right one."""
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        twice = next(key for key, count in Counter(k for k, _ in pairs).items() if count > 1)
-        raise ValueError(f"two values for the key {twice[:80]!r}")
-    return row
-
-
 def record_of(
     place: Place, row: Any, names: FieldNames, line: bytes = b"", use: FieldUse | None = None
 ) -> InputRecord | UnreadableRecord:
@@ -417,7 +409,7 @@ def _parsed(value: Any) -> Any:
     """An object or a list that is written as a JSON string; another value as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            return json.loads(value, object_pairs_hook=once_each)
+            return parse_json(value)
         except (ValueError, RecursionError):
             return value
     return value

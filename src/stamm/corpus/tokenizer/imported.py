@@ -20,6 +20,7 @@ import tokenizers
 
 from stamm.base.errors import DataError, visible
 from stamm.base.files import read_json, sha256_bytes
+from stamm.base.json_text import parse_json
 from stamm.base.known_keys import KnownKeys, RefusedKey
 from stamm.base.receipts import check_file
 from stamm.corpus.sandbox import apart
@@ -96,7 +97,7 @@ class ImportedTokenizer:
         config = config or {}
         CONFIG_KEYS.check(config)
         try:
-            plain = json.loads(description)
+            plain = parse_json(description)
             added = list(plain.get("added_tokens") or ())
             for token in added:
                 token["special"] = bool(token["special"] or token["content"] in template)

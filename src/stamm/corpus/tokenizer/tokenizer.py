@@ -18,6 +18,7 @@ import tokenizers
 
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_bytes
+from stamm.base.json_text import parse_json
 from stamm.base.receipts import check_file
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PII_MARKERS, RESERVED_TOKENS
 from stamm.corpus.tables import Row
@@ -68,6 +69,7 @@ class Tokenizer:
 
     def __init__(self, description: str) -> None:
         try:
+            plain = parse_json(description)
             self._tokenizer = tokenizers.Tokenizer.from_str(description)
         except Exception as error:  # the library raises nothing narrower
             raise DataError(
@@ -86,7 +88,7 @@ class Tokenizer:
         self._tokenizer.encode_special_tokens = True
         self._description = description
         self.sha256 = sha256_bytes(description.encode())
-        self._check()
+        self._check(plain)
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -182,9 +184,8 @@ class Tokenizer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
-    def _check(self) -> None:
+    def _check(self, plain: Any) -> None:
         """Raise DataError when texts are not restored, or encode to control tokens."""
-        plain = json.loads(self._description)
         # Before the first text: another normalizer or decoder may need any amount of memory.
         decoder = plain.get("decoder") or {}
         own = plain.get("normalizer") is None and decoder.get("type") == "ByteLevel"

@@ -77,6 +77,7 @@ class ParityFile:
     """
 
     SCHEMA: ClassVar[int] = 1
+    SEALED: ClassVar[bool] = True
 
     model_sha256: str | None = None
     reference: str

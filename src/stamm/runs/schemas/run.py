@@ -43,6 +43,7 @@ class ManifestFile:
     dirty      hash of uncommitted changes in the code; None without any
     started    in UTC
     libraries  versions by name
+    files      SHA-256 by name of config.json and, in a complete run, of every steps/NAME.json
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -59,6 +60,7 @@ class ManifestFile:
     started: str | None = None
     libraries: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, InputFile] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,8 @@ class ReceiptFile:
     digest   hash of `outputs`
     folder   of `outputs`, relative to the run folder; "" in files of versions that did not record it
     ended    in seconds since 1970
+    records  files that hold times or have other hashes when the step is repeated; not in `digest`
+    run      SHA-256 of config.json of the run, in the receipt of a command
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -89,3 +93,5 @@ class ReceiptFile:
     ended: float
     folder: str = ""
     outputs: Mapping[str, OutputFile] = field(default_factory=dict)
+    records: Mapping[str, OutputFile] = field(default_factory=dict)
+    run: str = ""
