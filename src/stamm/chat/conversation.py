@@ -31,7 +31,7 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 THINK, THINK_END = "<think>", "</think>"
-_LEARNED = ("weight", "train", "training", "loss", "loss_weight", "loss_scale")
+LOSS_KEYS = ("weight", "train", "training", "loss", "loss_weight", "loss_scale")
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _IDS, _NAMES = ("tool_call_id", "call_id", "id"), ("name", "tool_name")
 _NO_TEXT: tuple[object, ...] = ("", [], {})
@@ -53,12 +53,18 @@ ENDED = RefusedKey(
     fix="Leave the row out",
 )
 
+MESSAGE_LOSS = RefusedKey(
+    meaning="may state whether it is trained on",
+    neutral=_NO_TEXT,
+    fix="Use weight of a message: 1 or 0, or remove the key",
+)
+
 MESSAGE_KEYS = KnownKeys(
     reader="messages",
     read=frozenset(
         {
             *("role", "from", "content", "value", "tool_calls", "masked", *_NAMES),
-            *("function_call", *_IDS, *_LEARNED, *_THOUGHTS),
+            *("function_call", *_IDS, *LOSS_KEYS, *_THOUGHTS),
         }
     ),
     harmless=frozenset(
@@ -102,6 +108,11 @@ MESSAGE_KEYS = KnownKeys(
             meaning="holds tool calls", neutral=_NO_TEXT, fix="Put them into tool_calls"
         ),
     },
+    suspect=re.compile(
+        r"(?:(?<![a-zA-Z])|(?=[A-Z]))(?i:train(?:able|ed|ing)?|loss|mask(?:ed|s)?|weight(?:ed|s)?|"
+        r"supervis(?:e|ed|ion)|learn(?:able|ed)?|ignored?|skip(?:ped)?)(?![a-z])"
+    ),
+    suspected=MESSAGE_LOSS,
 )
 """Keys of a message. `weight` and its other names: 0 or false, the message is context and not trained
 on; 1 or true, it is; any other value is refused. `masked` is the opposite."""
@@ -163,11 +174,21 @@ _TAGGED = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _MARKUP = re.compile(
-    rf"{_TAG}|<\|(?:begin|end)_of_(?:thought|solution)\|>|<\|channel\|>|\[/?THINK\]|</?tool_call>"
-    r"|\[TOOL_CALLS\]|<\|tool_calls?_?(?:begin|section_begin)?\|>",
+    rf"{_TAG}|</?(?:seed:think|thought)>|◁/?think▷|\[/?THINK\]|\[TOOL_CALLS\]|<function=[\w.-]+>"
+    r"|</?(?:minimax:)?tool_(?:call|response)>|</?function_?calls?>"
+    r"|<\|(?:channel|python_tag|(?:begin|end)_of_(?:thought|solution)|tool_calls?_?(?:begin|section_begin)?)\|>",
     re.IGNORECASE,
 )
 """Thoughts and tool calls of models' own formats, in the text of an answer."""
+_CONTROL = re.compile(
+    r"<\|/?[A-Za-z][\w.:-]{2,60}\|>|<｜[^｜<>\n]{2,60}｜>|\[/?INST\]|<</?SYS>>|</?(?:start|end)_of_turn>"
+)
+_ENDED = re.compile(r"(</s>|<eos>)\s*\Z")
+_TEMPLATED = re.compile(
+    r"\s*(?:<s>|<bos>|<\|begin_of_text\|>|<\|startoftext\|>|<｜begin▁of▁sentence｜>)?\s*(<\|im_start\|>|"
+    r"<\|start_header_id\|>|<\|start\|>|<start_of_turn>|\[INST\]|<\|(?:user|system)\|>|<｜User｜>)"
+)
+"""The beginning of a text that is a conversation in a chat format."""
 _CALL = "call"
 _ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
@@ -394,12 +415,14 @@ def to_messages(
         messages.append({"role": "system", "content": system})
     for turn in turns:
         if isinstance(turn, UserTurn):
-            messages.append({"role": "user", "content": turn.text})
+            templated = _TEMPLATED.match(turn.text)
+            asked = [{"type": "text", "text": turn.text}] if templated else turn.text
+            messages.append({"role": "user", "content": asked})
             continue
         text = "".join(block.text for block in turn.blocks if isinstance(block, Response))
         plain = all(isinstance(block, Response) for block in turn.blocks)
         content: Any = text
-        if not plain or _MARKUP.search(text):  # blocks are read as they are
+        if not plain or _MARKUP.search(text) or _control_token(text):  # blocks are read as they are
             content = {"blocks": [_plain(block) for block in turn.blocks]}
         weight = {} if turn.supervised else {"weight": 0}
         messages.append({"role": "assistant", "content": content, **weight})
@@ -468,11 +491,15 @@ def _role(message: object, number: int) -> str:
     """The role of a message, whose keys are checked: "system", "user", "assistant", "tool" or _CALL."""
     if not isinstance(message, Mapping):
         raise _wrong(number, "is not an object")
-    written = message.get("role")
-    written = message.get("from") if written is None else written
-    role = _ROLES.get(written.lower()) if isinstance(written, str) else None
+    stated = [message[key] for key in ("role", "from") if message.get(key) is not None]
+    roles = [
+        _ROLES.get(written.lower()) if isinstance(written, str) else None for written in stated
+    ]
+    role = roles[0] if roles else None
     if role is None:
-        raise _wrong(number, f"unknown role {written!r}")
+        raise _wrong(number, f"unknown role {(stated or [None])[0]!r}")
+    if roles[-1] != role:
+        raise _wrong(number, f"role {stated[0]!r} and from {stated[-1]!r} are different")
     MESSAGE_KEYS.check(message, f"message {number}")
     if role not in ("assistant", _CALL):
         for key in (*_THOUGHTS, "tool_calls", "function_call"):
@@ -494,7 +521,9 @@ def _either(message: Mapping[str, Any], keys: Sequence[str], number: int) -> Any
     given = {key: message[key] for key in keys if message.get(key) is not None}
     values = {key: value for key, value in given.items() if value not in _NO_TEXT} or given
     first = next(iter(values.values()), None)
-    if first not in _NO_TEXT and any(value != first for value in values.values()):
+    if first not in _NO_TEXT and any(
+        value is not first and value != first for value in values.values()
+    ):
         raise _wrong(number, f"{' and '.join(values)} are different")
     return first
 
@@ -507,7 +536,7 @@ def _supervised(message: Mapping[str, Any], number: int) -> bool:
 def _stated_learning(message: Mapping[str, Any], number: int) -> bool | None:
     """Whether a message is to be trained on; None: it does not state it."""
     stated: dict[str, bool] = {}
-    for key in (*_LEARNED, "masked"):
+    for key in (*LOSS_KEYS, "masked"):
         value = message.get(key)
         if value is None:
             continue
@@ -714,6 +743,49 @@ def _untagged(text: str, number: int) -> list[Block]:
         )
     _, thoughts, response = tagged.groups()
     return [Thoughts(thoughts.strip("\n")), Response(response.lstrip("\n"))]
+
+
+def check_control_tokens(messages: Sequence[object]) -> None:
+    """Check that no text of a row spells out the control tokens of a chat format.
+
+    They would be learned in letters. A content in blocks, or in parts, may have them as text.
+
+    Raises   DataError for one in an answer, and for a question that begins as a conversation does.
+    """
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, Mapping):
+            continue
+        content = _either(message, ("content", "value"), number)
+        if _role(message, number) == "assistant":
+            spelled = isinstance(content, Mapping) and "blocks" in content
+            text = (
+                "" if content is None or spelled else "".join(t for _, t in _texts(content, number))
+            )
+            if token := _control_token(text):
+                raise _wrong(
+                    number,
+                    f"the content has {token}, a control token, which would be learned in letters",
+                    fix="Remove it: the chat format ends each turn; a content in blocks may have it as text",
+                )
+        elif isinstance(content, str) and (begun := _TEMPLATED.match(content)):
+            raise _wrong(
+                number,
+                f"the content begins with {begun[1]}: it is a conversation in a chat format already",
+                fix="Give its messages; a content in parts may begin with it as text",
+            )
+
+
+def _control_token(text: str) -> str:
+    """The first control token that the text of an answer spells out, "" without one.
+
+    Edge     <s> and </s> strike text out in HTML: </s> at the end without its <s> is one
+    """
+    if token := _CONTROL.search(text):
+        return token.group()
+    if not (ended := _ENDED.search(text)):
+        return ""
+    opened = text.count("<s>") - text.lstrip().startswith("<s>")
+    return ended[1] if ended[1] == "<eos>" or text.count("</s>") > opened else ""
 
 
 def _block(block: object, called: list[_Called], number: int) -> tuple[Block, list[_Called]]:
