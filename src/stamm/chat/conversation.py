@@ -23,7 +23,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.base.known_keys import ANY_KEY, KnownKeys, RefusedKey
+from stamm.chat.message_keys import (
+    ARGUMENTS,
+    BLOCK_KEYS,
+    BLOCKS_KEYS,
+    CALL_KEYS,
+    IDS,
+    LOSS_KEYS,
+    MESSAGE_KEYS,
+    NAMES,
+    NO_TEXT,
+    OUTPUT_KEYS,
+    PART_KEYS,
+    PARTS_KEYS,
+    THOUGHT_KEYS,
+    THOUGHTS,
+    TOOL_KEYS,
+)
 from stamm.chat.tool_types import check_schema
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -31,143 +47,6 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 THINK, THINK_END = "<think>", "</think>"
-LOSS_KEYS = ("weight", "train", "training", "loss", "loss_weight", "loss_scale")
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-_IDS, _NAMES = ("tool_call_id", "call_id", "id"), ("name", "tool_name")
-_NO_TEXT: tuple[object, ...] = ("", [], {})
-_NOT_TEXT = {
-    key: RefusedKey(meaning="is not text", neutral=_NO_TEXT)
-    for key in ("image", "image_url", "images", "audio", "input_audio", "audios", "video", "videos", "file")
-}  # fmt: skip
-MASK = RefusedKey(
-    meaning="trains on parts of a row",
-    neutral=(*_NO_TEXT, False),
-    fix="Use weight of a message: 1 or 0",
-)
-ENDED = RefusedKey(
-    meaning="is of an answer that did not end by itself",
-    neutral=(
-        *("", "stop", "stop_sequence", "end_turn", "eos", "eos_token", "tool_calls", "tool_use"),
-        *("function_call", "STOP", "END_TURN", "complete", "completed", "COMPLETE"),
-    ),
-    fix="Leave the row out",
-)
-
-MESSAGE_LOSS = RefusedKey(
-    meaning="may state whether it is trained on",
-    neutral=_NO_TEXT,
-    fix="Use weight of a message: 1 or 0, or remove the key",
-)
-
-MESSAGE_KEYS = KnownKeys(
-    reader="messages",
-    read=frozenset(
-        {
-            *("role", "from", "content", "value", "tool_calls", "masked", *_NAMES),
-            *("function_call", *_IDS, *LOSS_KEYS, *_THOUGHTS),
-        }
-    ),
-    harmless=frozenset(
-        {
-            *("index", "message_id", "timestamp", "created", "created_at", "create_time"),
-            *("model", "annotations", "citations", "logprobs"),
-        }
-    ),
-    refused={
-        **_NOT_TEXT,
-        "files": RefusedKey(meaning="is not text", neutral=_NO_TEXT),
-        "attachments": RefusedKey(meaning="is not text", neutral=_NO_TEXT),
-        "refusal": RefusedKey(
-            meaning="is an answer beside the content", neutral=_NO_TEXT, fix="Put it into content"
-        ),
-        "train_detail": RefusedKey(
-            meaning="trains on parts of a message", neutral=_NO_TEXT, fix="Use train: true or false"
-        ),
-        **dict.fromkeys(
-            ("reasoning_details", "reasoning_text", "thoughts", "thought", "cot"),
-            RefusedKey(
-                meaning="holds thoughts", neutral=_NO_TEXT, fix="Put them into reasoning_content"
-            ),
-        ),
-        **dict.fromkeys(("mask", "loss_mask"), MASK),
-        **dict.fromkeys(("finish_reason", "stop_reason"), ENDED),
-        **dict.fromkeys(
-            ("parts", "text", "blocks"),
-            RefusedKey(meaning="is a content too", neutral=_NO_TEXT, fix="Put it into content"),
-        ),
-        "prefix": RefusedKey(meaning="makes the message the beginning of one", neutral=(False,)),
-        "channel": RefusedKey(meaning="names a channel of the answer", neutral=("final", "")),
-        "recipient": RefusedKey(meaning="names who reads the message", neutral=("all", "")),
-        "tools": RefusedKey(
-            meaning="declares tools", neutral=_NO_TEXT, fix="Put them into tools of the row"
-        ),
-        "functions": RefusedKey(
-            meaning="declares tools", neutral=_NO_TEXT, fix="Put them into tools of the row"
-        ),
-        "function_calls": RefusedKey(
-            meaning="holds tool calls", neutral=_NO_TEXT, fix="Put them into tool_calls"
-        ),
-    },
-    suspect=re.compile(
-        r"(?:(?<![a-zA-Z])|(?=[A-Z]))(?i:train(?:able|ed|ing)?|loss|mask(?:ed|s)?|weight(?:ed|s)?|"
-        r"supervis(?:e|ed|ion)|learn(?:able|ed)?|ignored?|skip(?:ped)?)(?![a-z])"
-    ),
-    suspected=MESSAGE_LOSS,
-)
-"""Keys of a message. `weight` and its other names: 0 or false, the message is context and not trained
-on; 1 or true, it is; any other value is refused. `masked` is the opposite."""
-
-_HARMLESS_IN_PARTS = frozenset(
-    {
-        *("annotations", "citations", "cache_control", "id", "index", "logprobs"),
-        *("signature", "thoughtSignature", "thought_signature"),
-    }
-)
-_PART_KEYS = KnownKeys(
-    reader="parts of a content",
-    read=frozenset({"type", "text", "value", "thought"}),
-    harmless=_HARMLESS_IN_PARTS,
-    refused=_NOT_TEXT,
-    suspect=ANY_KEY,
-)
-_THOUGHT_KEYS = KnownKeys(
-    reader="thoughts of a content",
-    read=frozenset({"type", "text", "thinking", "reasoning", "thought"}),
-    harmless=_HARMLESS_IN_PARTS,
-    refused=_NOT_TEXT,
-    suspect=ANY_KEY,
-)
-_PARTS_KEYS = KnownKeys(reader="a content in parts", read=frozenset({"parts"}), suspect=ANY_KEY)
-_BLOCKS_KEYS = KnownKeys(reader="a content in blocks", read=frozenset({"blocks"}), suspect=ANY_KEY)
-_BLOCK_KEYS = {
-    kind: KnownKeys(reader=f"a block of {kind}", read=frozenset({"type", key}), suspect=ANY_KEY)
-    for kind, key in (
-        ("thoughts", "text"),
-        ("response", "text"),
-        ("tool_calls", "calls"),
-        ("tool_outputs", "outputs"),
-    )
-}
-_ARGUMENTS = ("arguments", "parameters", "input", "args", "kwargs", "action_input")
-_CALL_KEYS = KnownKeys(
-    reader="tool calls",
-    read=frozenset({"type", "function", "name", *_IDS, *_ARGUMENTS}),
-    harmless=frozenset({"index", "status", "extra_content"}),
-    suspect=ANY_KEY,
-)
-_OUTPUT_KEYS = KnownKeys(
-    reader="tool outputs", read=frozenset({"type", "output", *_IDS, *_NAMES}), suspect=ANY_KEY
-)
-_TOOL_KEYS = KnownKeys(
-    reader="tools",
-    read=frozenset({"name", "description", "parameters"}),
-    harmless=frozenset({"strict", "type", "id"}),
-    refused={
-        key: RefusedKey(meaning="describes a tool's arguments", fix="Use parameters, a JSON schema")
-        for key in ("input_schema", "inputSchema", "args_schema", "arguments", "args")
-    },
-)
-
 _TAG = r"</?\s*(?:think|thinking|reasoning)\s*>"
 _TAGGED = re.compile(
     rf"\s*<\s*(think|thinking|reasoning)\s*>((?:(?!{_TAG}).)*)</\s*\1\s*>((?:(?!{_TAG}).)*)",
@@ -394,7 +273,7 @@ def read_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
         where = f"tool {number} ({tool['name']})"
         if not isinstance(tool.get("description", ""), str | None):
             raise DataError(f"{where}: the description is not text")
-        _TOOL_KEYS.check(tool, where)
+        TOOL_KEYS.check(tool, where)
         parameters = tool.get("parameters")
         check_schema(parameters, f"{where}: parameters")
         if parameters and not {"type", "properties", "$ref", "anyOf", "oneOf"} & parameters.keys():
@@ -502,8 +381,8 @@ def _role(message: object, number: int) -> str:
         raise _wrong(number, f"role {stated[0]!r} and from {stated[-1]!r} are different")
     MESSAGE_KEYS.check(message, f"message {number}")
     if role not in ("assistant", _CALL):
-        for key in (*_THOUGHTS, "tool_calls", "function_call"):
-            if message.get(key) not in (None, *_NO_TEXT):
+        for key in (*THOUGHTS, "tool_calls", "function_call"):
+            if message.get(key) not in (None, *NO_TEXT):
                 raise _wrong(number, f"{key} in a message of the {role}")
         if _stated_learning(message, number):
             what = "only messages of the assistant are trained on"
@@ -519,9 +398,9 @@ def _role(message: object, number: int) -> str:
 def _either(message: Mapping[str, Any], keys: Sequence[str], number: int) -> Any:
     """The value of one of several names of a key, one that is not empty first; None without one."""
     given = {key: message[key] for key in keys if message.get(key) is not None}
-    values = {key: value for key, value in given.items() if value not in _NO_TEXT} or given
+    values = {key: value for key, value in given.items() if value not in NO_TEXT} or given
     first = next(iter(values.values()), None)
-    if first not in _NO_TEXT and any(
+    if first not in NO_TEXT and any(
         value is not first and value != first for value in values.values()
     ):
         raise _wrong(number, f"{' and '.join(values)} are different")
@@ -601,8 +480,8 @@ def _matched(
     known = {call.id for call in called} - {""}
     order: list[int] | None = None
     for keys, names in (
-        (_IDS, [call.id for call in called]),
-        (_NAMES, [call.name for call in called]),
+        (IDS, [call.id for call in called]),
+        (NAMES, [call.name for call in called]),
     ):
         given = []
         for output in outputs:
@@ -641,7 +520,7 @@ def _texts(content: object, number: int, *, thoughts: bool = True) -> Iterator[t
         return
     parts: Any = content
     if isinstance(content, Mapping) and "parts" in content:
-        _PARTS_KEYS.check(content, f"message {number}")
+        PARTS_KEYS.check(content, f"message {number}")
         parts = content["parts"]
     elif isinstance(content, Mapping):
         parts = [content]
@@ -654,13 +533,13 @@ def _texts(content: object, number: int, *, thoughts: bool = True) -> Iterator[t
         if thought not in (None, True, False):
             raise _wrong(number, f"thought = {thought!r}, which is not true or false")
         if thoughts and (thought or kind in ("thinking", "reasoning")):
-            _THOUGHT_KEYS.check(part, f"message {number}")
+            THOUGHT_KEYS.check(part, f"message {number}")
             yield True, _text(_either(part, ("thinking", "reasoning", "text"), number), number)
             continue
         if thought or kind not in (None, "text", "input_text", "output_text"):
             shown = kind if kind is not None else "thought"
             raise _wrong(number, f"a part of the type {shown!r}; only text is supported")
-        _PART_KEYS.check(part, f"message {number}")
+        PART_KEYS.check(part, f"message {number}")
         text = _either(part, ("text", "value"), number)
         if not isinstance(text, str):
             raise _wrong(number, "the content is not text")
@@ -672,7 +551,7 @@ def _calls(
 ) -> tuple[tuple[ToolCall, ...], list[_Called]]:
     """The calls of an assistant's message outside of its blocks, and what their outputs are matched by."""
     given: list[Any] = list(_items(message, "tool_calls", number))
-    if message.get("function_call") not in (None, *_NO_TEXT):
+    if message.get("function_call") not in (None, *NO_TEXT):
         given.append(message["function_call"])
     if role == _CALL:
         try:
@@ -686,7 +565,7 @@ def _calls(
 
 def _called(given: Sequence[Any], calls: Sequence[ToolCall], number: int) -> list[_Called]:
     return [
-        _Called(str(_either(written, _IDS, number) or ""), call.name)
+        _Called(str(_either(written, IDS, number) or ""), call.name)
         for written, call in zip(given, calls, strict=True)
     ]
 
@@ -702,12 +581,12 @@ def _answer_blocks(
 
     Returns them and the calls among them that wait for their outputs; `called` are those before it.
     """
-    stated = _either(message, _THOUGHTS, number)
+    stated = _either(message, THOUGHTS, number)
     if not isinstance(stated, str | None):
         raise _wrong(number, "the thoughts are not text")
     blocks: list[Block] = []
     if isinstance(content, Mapping) and "blocks" in content:
-        _BLOCKS_KEYS.check(content, f"message {number}")
+        BLOCKS_KEYS.check(content, f"message {number}")
         for given in _items(content, "blocks", number):
             block, called = _block(given, called, number)
             blocks.append(block)
@@ -791,9 +670,9 @@ def _control_token(text: str) -> str:
 def _block(block: object, called: list[_Called], number: int) -> tuple[Block, list[_Called]]:
     """A block, and the calls that wait for their outputs after it."""
     kind = block.get("type") if isinstance(block, Mapping) else None
-    if not isinstance(block, Mapping) or str(kind) not in _BLOCK_KEYS:
-        raise _wrong(number, f"unknown block {kind!r}: {', '.join(_BLOCK_KEYS)}")
-    _BLOCK_KEYS[str(kind)].check(block, f"message {number}")
+    if not isinstance(block, Mapping) or str(kind) not in BLOCK_KEYS:
+        raise _wrong(number, f"unknown block {kind!r}: {', '.join(BLOCK_KEYS)}")
+    BLOCK_KEYS[str(kind)].check(block, f"message {number}")
     if kind in ("thoughts", "response"):
         text = _text(block.get("text"), number)
         return (Thoughts(text) if kind == "thoughts" else Response(text)), called
@@ -819,7 +698,7 @@ def _items(holder: Mapping[str, Any], key: str, number: int) -> Sequence[Any]:
 def _output(output: object, number: int) -> str:
     if not isinstance(output, Mapping):
         return _text(output, number)
-    _OUTPUT_KEYS.check(output, f"message {number}")
+    OUTPUT_KEYS.check(output, f"message {number}")
     return _text(output.get("output"), number)
 
 
@@ -835,8 +714,8 @@ def _call(call: object, number: int) -> ToolCall:
     if call.get("name") not in (None, "", name):
         raise _wrong(number, f"the call of {name} has the name {call['name']!r} too")
     for holder in (call, function):
-        _CALL_KEYS.check(holder, f"message {number}, the call {name}")
-    written = [_either(holder, _ARGUMENTS, number) for holder in (call, function)]
+        CALL_KEYS.check(holder, f"message {number}, the call {name}")
+    written = [_either(holder, ARGUMENTS, number) for holder in (call, function)]
     arguments = _either(
         dict(zip(("the call's", "the function's"), written, strict=True)),
         ("the call's", "the function's"),

@@ -33,10 +33,6 @@ from typing import Any, Literal
 from stamm.base.errors import DataError
 from stamm.base.known_keys import KnownKeys, RefusedKey
 from stamm.chat.conversation import (
-    ENDED,
-    LOSS_KEYS,
-    MASK,
-    MESSAGE_KEYS,
     AssistantTurn,
     Conversation,
     Thoughts,
@@ -44,6 +40,7 @@ from stamm.chat.conversation import (
     check_control_tokens,
     read_conversation,
 )
+from stamm.chat.message_keys import ENDED, LOSS_KEYS, MASK, MESSAGE_KEYS
 from stamm.corpus.records import clean_field, whole_text
 
 Kind = Literal["auto", "chat", "preference", "rated"]
