@@ -18,7 +18,6 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
-from stamm.base.receipts import check_file
 from stamm.chat.chatml_llama3 import LLAMA3, SYNTAXES, TemplateTraits, TurnFormat, TurnSyntax
 from stamm.chat.conversation import THINK, Conversation
 from stamm.chat.formats import ApertusFormat, ChatFormat, chat_template
@@ -30,15 +29,13 @@ from stamm.chat.render import (
     render,
     text_of,
 )
+from stamm.chat.template_files import CONFIG, TEMPLATE, folder_template
 from stamm.chat.template_sandbox import Rendered, render_all
 from stamm.chat.template_traits import cases, find_traits, verify
 from stamm.corpus.sandbox import apart
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 
-TEMPLATE = "chat_template.jinja"
-CONFIG = "tokenizer_config.json"
-_LARGEST = 1 << 20  # bytes of a template
 _CPU_S, _MEMORY = 10, 1 << 30
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 _BEGIN = "<|begin_of_text|>"
@@ -60,7 +57,7 @@ def load_folder_chat(folder: Path) -> FolderChat:
     Raises   DataError when a file cannot be read, or the chat format is not supported.
     """
     config = _config(folder)
-    template = _template(folder, config)
+    template = folder_template(folder)
     if not template or template == chat_template():
         try:  # a tokenizer of stamm's
             own = Tokenizer.load(folder)
@@ -172,30 +169,6 @@ def _config(folder: Path) -> Mapping[str, Any]:
     if not isinstance(config, dict):
         raise DataError(f"{folder / CONFIG} is not a JSON object")
     return config
-
-
-def _template(folder: Path, config: Mapping[str, Any]) -> str:
-    """The chat template of a folder, "" when it has none; a file counts before the configuration."""
-    path = folder / TEMPLATE
-    if path.is_file():
-        check_file(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path} cannot be read: {error}") from None
-    else:
-        found = config.get("chat_template") or ""
-        if isinstance(found, list):  # several by name
-            named = {
-                each.get("name"): each.get("template") for each in found if isinstance(each, dict)
-            }
-            found = named.get("default") or ""
-        if not isinstance(found, str):
-            raise DataError(f"chat_template in {folder / CONFIG} is not text")
-        text = found
-    if len(text) > _LARGEST:
-        raise DataError(f"the chat template of {folder} has {len(text)} characters")
-    return text
 
 
 def _token_text(value: object) -> str:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import DataError
+from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
+from stamm.chat.template_files import TEMPLATE
 from stamm.models.hf_files import CONFIG, INDEX, WEIGHTS, weight_files
 
 TOKENIZER = "tokenizer.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
-TEMPLATE = "chat_template.jinja"
 _ADAPTER = "adapter_config.json"
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_value
@@ -85,6 +86,7 @@ class TemplateTraits:
     default_system   text of the system turn of a conversation without one; None: it has none
     system_prefix    text before the content of a given system message
     system           whether it can write a system message
+    skipped_system   system messages that are written as if there were none: "empty"; "blank": these too
     trim             contents are written without the blanks around them
     thoughts         the last turn of the assistant begins with its thoughts, empty ones included,
                      a prompt without deliberation ends with empty ones, and earlier turns are
@@ -95,6 +97,7 @@ class TemplateTraits:
     default_system: str | None = None
     system_prefix: str = ""
     system: bool = True
+    skipped_system: Literal["", "empty", "blank"] = ""
     trim: bool = False
     thoughts: bool = False
 
@@ -124,7 +127,9 @@ class TurnFormat:
     ) -> None:
         self.name = syntax.name
         self._syntax, self._traits, self._tokenizer = syntax, traits, tokenizer
-        self.sha256 = sha256_value([syntax.name, 2, template, asdict(traits), tokenizer_sha256])
+        # A trait that most templates do not have is left out, so that their hash is that of earlier versions.
+        written = {k: v for k, v in asdict(traits).items() if (k, v) != ("skipped_system", "")}
+        self.sha256 = sha256_value([syntax.name, 2, template, written, tokenizer_sha256])
         stops = (syntax.end, *syntax.stops, *end_tokens)
         self.stop_ids = frozenset(found for each in stops if (found := self._id(each)) is not None)
         pads = (self._id(each) for each in (pad_token, *syntax.pads, syntax.end))
@@ -153,9 +158,9 @@ class TurnFormat:
             raise self._unsupported("a system message")
         if traits.begin:
             yield [Segment(traits.begin, control=True)]
-        system = traits.default_system
-        if conversation.system is not None:
-            system = traits.system_prefix + self._clean(conversation.system)
+        system, given = traits.default_system, conversation.system
+        if given is not None and not self._is_skipped(given):
+            system = traits.system_prefix + self._clean(given)
         if system is not None:
             yield self._turn("system", system)
         last = len(conversation.turns) - 1
@@ -277,6 +282,10 @@ class TurnFormat:
             else:
                 thoughts = block.text
         return thoughts, self._clean(text)
+
+    def _is_skipped(self, system: str) -> bool:
+        skipped = self._traits.skipped_system
+        return bool(skipped) and not (system.strip() if skipped == "blank" else system)
 
     def _clean(self, text: str) -> str:
         return text.strip() if self._traits.trim else text

@@ -14,6 +14,7 @@ import torch
 
 from stamm.base.errors import ConfigError, DataError, ExportError, visible
 from stamm.base.files import write_json, write_text
+from stamm.chat.template_files import TEMPLATE
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import SPLIT_PATTERN
 from stamm.export.gguf_file import (
@@ -29,7 +30,7 @@ from stamm.export.gguf_file import (
 )
 from stamm.export.gguf_keys import check_keys
 from stamm.export.gguf_reader import GgufReader
-from stamm.export.transformers_target import TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from stamm.export.transformers_target import TOKENIZER, TOKENIZER_CONFIG
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, check_finite
 from stamm.models.hub import xielu_constants

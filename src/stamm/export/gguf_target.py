@@ -11,6 +11,7 @@ from stamm.base.errors import ExportError
 from stamm.base.receipts import check_file
 from stamm.chat.formats import ApertusFormat, chat_template
 from stamm.chat.render import ASSISTANT_END
+from stamm.chat.template_files import TEMPLATE, as_trained, folder_template
 from stamm.chat.template_sandbox import render_all
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
@@ -26,7 +27,6 @@ from stamm.export.llama_cpp import VERSION, LlamaCpp
 from stamm.export.runtime_support import gguf_reasons
 from stamm.export.target import CardText, ExportOptions, LoadedExport
 from stamm.export.transformers_target import (
-    TEMPLATE,
     TOKENIZER_CONFIG,
     imported_special_ids,
     open_tokenizer,
@@ -118,8 +118,9 @@ class GgufTarget:
             add_begin = bool(ImportedTokenizer.load(file).prefix_ids())
             if self._options.chat_format == ApertusFormat.name:
                 template = chat_template()  # the published one writes other ids
-            elif chat and (beside / TEMPLATE).is_file():
-                template = (beside / TEMPLATE).read_text(encoding="utf-8")
+            else:
+                template = folder_template(beside)
+                template = as_trained(template) if chat else template
         elif chat:
             ends, template = [END_ID, RESERVED_TOKENS.index(ASSISTANT_END)], chat_template()
         return GgufTokenizer(

@@ -15,6 +15,7 @@ from stamm.base.receipts import check_file
 from stamm.chat.chatml_llama3 import SYNTAXES
 from stamm.chat.formats import ApertusFormat, chat_template
 from stamm.chat.render import ASSISTANT_END, ASSISTANT_START
+from stamm.chat.template_files import TEMPLATE, as_trained, config_as_trained, folder_template
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS, UNKNOWN_ID
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
@@ -37,7 +38,6 @@ from stamm.models.weight_shards import write_weights
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-TEMPLATE = "chat_template.jinja"
 # Of each format: the token that starts a turn, the one that ends it, other stop tokens, padding.
 _FORMATS = (
     (ASSISTANT_START, ASSISTANT_END, (RESERVED_TOKENS[END_ID],), (RESERVED_TOKENS[PAD_ID],)),
@@ -184,7 +184,8 @@ def write_chat_files(
     folder        a folder that `write_folder` has written
     tokenizer     tokenizer.json; that of an imported model has its configuration beside it
     chat_format   see ExportOptions; a model that was fine-tuned with "apertus" has stamm's template,
-                  since the published one writes other ids than those of training
+                  since the published one writes other ids than those of training; another one its own,
+                  without today's date
 
     Raises   DataError when a file cannot be read.
     """
@@ -201,6 +202,14 @@ def write_chat_files(
             if (beside / name).is_file():
                 check_file(beside / name)
                 write_bytes(folder / name, (beside / name).read_bytes())
+        if chat_format and chat_format != ApertusFormat.name:
+            config = read_json(beside / TOKENIZER_CONFIG)
+            if (fixed := config_as_trained(config)) != config:
+                write_json(folder / TOKENIZER_CONFIG, fixed)
+            if (beside / TEMPLATE).is_file() and (text := folder_template(beside)) != as_trained(
+                text
+            ):
+                write_text(folder / TEMPLATE, as_trained(text))
         if chat_format == ApertusFormat.name:
             config = read_json(beside / TOKENIZER_CONFIG)
             config.pop("chat_template", None)

@@ -24,7 +24,7 @@ from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import write_chat_record
 from tests.unit.align.test_import_job import ASKED, llama_folder
 from tests.unit.chat.conversations import messages
-from tests.unit.chat.imported_folders import TEMPLATES, apertus_folder, imported_folder
+from tests.unit.chat.imported_folders import TEMPLATES, TODAY, apertus_folder, imported_folder
 
 CONFIG = ExportConfig(parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1)
 
@@ -129,6 +129,32 @@ def test_an_imported_model_keeps_its_template(tmp_path: Path) -> None:
         shown, tokenize=True, return_dict=False, add_generation_prompt=True
     )
     assert list(found) == tokens[0].tolist()
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
+@pytest.mark.parametrize("tuned", ["llama3", ""])
+def test_a_fine_tuned_model_is_served_with_the_date_of_its_training(
+    tmp_path: Path, place: str, tuned: str
+) -> None:
+    source = imported_folder(tmp_path / "tokenizer", TODAY)
+    if place == "tokenizer_config.json":
+        config = read_json(source / place)
+        write_json(source / place, {**config, "chat_template": TODAY})
+        (source / "chat_template.jinja").unlink()
+    ours = load_chat_format(source).encode(ASKED, prompt=True).ids
+    folder = tmp_path / "export"
+    folder.mkdir()
+    write_json(folder / "config.json", {})
+    transformers_target.write_chat_files(folder, source / "tokenizer.json", 128, tuned)
+    shutil.copy(source / "tokenizer.json", folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    found = tokenizer.apply_chat_template(
+        to_messages(ASKED.system, ASKED.turns),
+        tokenize=True,
+        return_dict=False,
+        add_generation_prompt=True,
+    )
+    assert (list(found) == ours) is bool(tuned)  # as imported, transformers writes today's date
 
 
 @pytest.mark.parametrize("place", ["", "chat_template.jinja", "tokenizer_config.json"])
