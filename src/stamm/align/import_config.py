@@ -8,10 +8,9 @@ from pathlib import Path
 from stamm.base.errors import DataError
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
-from stamm.models.hf_files import CONFIG, INDEX, WEIGHTS, weight_files
+from stamm.models.hf_files import ADAPTER, CONFIG, INDEX, WEIGHTS, weight_files
 
 TOKENIZER = "tokenizer.json"
-_ADAPTER = "adapter_config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,7 @@ def import_files(folder: Path) -> dict[str, Path]:
     """
     if folder.is_file():
         return {folder.name: folder}
-    if not (folder / CONFIG).is_file() and (folder / _ADAPTER).is_file():
+    if not (folder / CONFIG).is_file() and (folder / ADAPTER).is_file():
         raise DataError(
             f"{folder} is an adapter, not a model", fix="Merge it into its model, and import that"
         )

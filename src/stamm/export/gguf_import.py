@@ -104,7 +104,10 @@ class GgufModel:
             for layer, alphas in enumerate(self._alphas()):
                 for name, value in alphas.items():
                     decoder.get_parameter(f"model.layers.{layer}.mlp.act_fn.{name}").fill_(value)
-        check_finite(decoder)
+        try:
+            check_finite(decoder)
+        except DataError as error:
+            raise self._error(f"cannot be used: {error.what}", "Fetch the file again") from None
         return decoder.eval()
 
     def write_tokenizer(self, folder: Path) -> None:
@@ -121,6 +124,8 @@ class GgufModel:
         types = self._file.metadata.get("tokenizer.ggml.token_type")
         if not isinstance(types, list) or len(types) != len(tokens):
             raise self._error("has no token_type for each token")
+        if twice := [token for token, count in Counter(tokens).items() if count > 1]:
+            raise self._error(f"has the token {visible(repr(twice[0]), 60)} twice")
         if HF_TOKENIZER in self._file.metadata:
             write_text(folder / TOKENIZER, self._text(HF_TOKENIZER))
             begins = bool(ImportedTokenizer.load(folder).prefix_ids())
