@@ -18,7 +18,7 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
-from stamm.chat.chatml_llama3 import LLAMA3, SYNTAXES, TemplateTraits, TurnFormat, TurnSyntax
+from stamm.chat.chatml_llama3 import SYNTAXES, TurnFormat, TurnSyntax, default_traits
 from stamm.chat.conversation import THINK, Conversation
 from stamm.chat.formats import ApertusFormat, ChatFormat, chat_template
 from stamm.chat.render import (
@@ -38,7 +38,6 @@ from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 
 _CPU_S, _MEMORY = 10, 1 << 30
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
-_BEGIN = "<|begin_of_text|>"
 _EMPTY_SYSTEM = SYSTEM_START + SYSTEM_END
 _SYSTEM = re.compile(re.escape(SYSTEM_START) + ".*?" + re.escape(SYSTEM_END), re.DOTALL)
 
@@ -112,12 +111,9 @@ def _turns(
     template: str,
     tokens: Mapping[str, str],
 ) -> ChatFormat:
-    if rendered is None:
-        llama = syntax is LLAMA3
-        begin = _BEGIN if llama and tokenizer.has(_BEGIN) else ""
-        traits = TemplateTraits(begin=begin, trim=llama)
-    else:
-        traits = find_traits(syntax, rendered, tokens.get("bos_token", ""))
+    traits = default_traits(syntax, tokenizer.has)
+    if rendered is not None:
+        traits = find_traits(syntax, rendered, tokens.get("bos_token") or traits.begin)
     required = [syntax.end, traits.begin, syntax.header_end, THINK if traits.thoughts else ""]
     for token in required:
         if token and not tokenizer.has(token):

@@ -13,7 +13,7 @@ Checked  tests/unit/align/test_hf_chat_format.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -76,6 +76,7 @@ LLAMA3 = TurnSyntax(
     pads=("<|finetune_right_pad_id|>", "<|end_of_text|>"),
 )
 SYNTAXES = (CHATML, LLAMA3)
+_BEGIN = "<|begin_of_text|>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,34 @@ class TemplateTraits:
     skipped_system: Literal["", "empty", "blank"] = ""
     trim: bool = False
     thoughts: bool = False
+
+
+def default_traits(syntax: TurnSyntax, has: Callable[[str], bool]) -> TemplateTraits:
+    """The traits for a folder without a template; `has`: whether there is a control token of this text."""
+    llama = syntax is LLAMA3
+    return TemplateTraits(begin=_BEGIN if llama and has(_BEGIN) else "", trim=llama)
+
+
+def turn_template(syntax: TurnSyntax, traits: TemplateTraits) -> str:
+    """A Jinja template that writes turns in a syntax, for a folder without one; see `default_traits`."""
+
+    def literal(text: str) -> str:
+        return "'" + text.replace("\n", "\\n") + "'"
+
+    header = syntax.header_end + syntax.gap
+    content = "(message.content | trim)" if traits.trim else "message.content"
+    turn = " ~ ".join(
+        (
+            *(literal(syntax.start), "message.role", literal(header)),
+            *(content, literal(syntax.end + syntax.after)),
+        )
+    )
+    begin = f"{{{{- {literal(traits.begin)} }}}}\n" if traits.begin else ""
+    return (
+        f"{begin}{{%- for message in messages %}}\n    {{{{- {turn} }}}}\n{{%- endfor %}}\n"
+        f"{{%- if add_generation_prompt %}}\n    {{{{- {literal(syntax.start + 'assistant' + header)} }}}}\n"
+        "{%- endif %}"
+    )
 
 
 class TurnFormat:

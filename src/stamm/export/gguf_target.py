@@ -11,7 +11,7 @@ from stamm.base.errors import ExportError
 from stamm.base.receipts import check_file
 from stamm.chat.formats import ApertusFormat, chat_template
 from stamm.chat.render import ASSISTANT_END
-from stamm.chat.template_files import TEMPLATE, as_trained, folder_template
+from stamm.chat.template_files import TEMPLATE, folder_template
 from stamm.chat.template_sandbox import render_all
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
@@ -30,6 +30,7 @@ from stamm.export.transformers_target import (
     TOKENIZER_CONFIG,
     imported_special_ids,
     open_tokenizer,
+    trained_template,
 )
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
@@ -118,9 +119,10 @@ class GgufTarget:
             add_begin = bool(ImportedTokenizer.load(file).prefix_ids())
             if self._options.chat_format == ApertusFormat.name:
                 template = chat_template()  # the published one writes other ids
+            elif chat:
+                template = trained_template(beside, self._options.chat_format)
             else:
                 template = folder_template(beside)
-                template = as_trained(template) if chat else template
         elif chat:
             ends, template = [END_ID, RESERVED_TOKENS.index(ASSISTANT_END)], chat_template()
         return GgufTokenizer(

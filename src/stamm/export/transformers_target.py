@@ -12,7 +12,7 @@ import torch
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_bytes, write_json, write_text
 from stamm.base.receipts import check_file
-from stamm.chat.chatml_llama3 import SYNTAXES
+from stamm.chat.chatml_llama3 import SYNTAXES, default_traits, turn_template
 from stamm.chat.formats import ApertusFormat, chat_template
 from stamm.chat.render import ASSISTANT_END, ASSISTANT_START
 from stamm.chat.template_files import TEMPLATE, as_trained, config_as_trained, folder_template
@@ -110,8 +110,11 @@ class TransformersTarget:
         model = HubModel(folder, rounded=rounded)
         kind = hub_class(load_hub_config(folder))
         architecture = kind.own_code or kind.architecture
-        chat = (folder / TEMPLATE).is_file()
+        template = folder_template(folder)
+        chat = bool(template)
         usage = _CHAT_USAGE if chat else _USAGE
+        if "enable_thinking" in template:  # what stamm's sampling writes without deliberation
+            usage = usage.replace("return_dict", "enable_thinking=False, return_dict")
         own_order = kind.hidden_act == "xielu" and not rounded
         same = {SAME_ORDER: load_hub(folder, compat="eps")} if own_order else {}
         return LoadedExport(
@@ -184,8 +187,8 @@ def write_chat_files(
     folder        a folder that `write_folder` has written
     tokenizer     tokenizer.json; that of an imported model has its configuration beside it
     chat_format   see ExportOptions; a model that was fine-tuned with "apertus" has stamm's template,
-                  since the published one writes other ids than those of training; another one its own,
-                  without today's date
+                  since the published one writes other ids than those of training; others have
+                  `trained_template`
 
     Raises   DataError when a file cannot be read.
     """
@@ -206,10 +209,8 @@ def write_chat_files(
             config = read_json(beside / TOKENIZER_CONFIG)
             if (fixed := config_as_trained(config)) != config:
                 write_json(folder / TOKENIZER_CONFIG, fixed)
-            if (beside / TEMPLATE).is_file() and (text := folder_template(beside)) != as_trained(
-                text
-            ):
-                write_text(folder / TEMPLATE, as_trained(text))
+            if not config.get("chat_template") or (beside / TEMPLATE).is_file():
+                write_text(folder / TEMPLATE, trained_template(beside, chat_format))
         if chat_format == ApertusFormat.name:
             config = read_json(beside / TOKENIZER_CONFIG)
             config.pop("chat_template", None)
@@ -226,6 +227,18 @@ def write_chat_files(
     write_json(folder / CONFIG, {**read_json(folder / CONFIG), **ids})
     generation = {**generation_config(), **ids, "eos_token_id": ends}
     write_json(folder / "generation_config.json", generation)
+
+
+def trained_template(folder: Path, chat_format: str) -> str:
+    """The template that writes what a model was trained with in "chatml" or "llama3".
+
+    It is the one of its tokenizer's folder, without today's date; a folder without one, as of base
+    models, has the template of the format.
+    """
+    if text := folder_template(folder):
+        return as_trained(text)
+    syntax = next(syntax for syntax in SYNTAXES if syntax.name == chat_format)
+    return turn_template(syntax, default_traits(syntax, ImportedTokenizer.load(folder).has))
 
 
 def imported_special_ids(folder: Path) -> tuple[HubSpecialIds, list[int]]:
