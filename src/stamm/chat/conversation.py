@@ -702,6 +702,10 @@ def _output(output: object, number: int) -> str:
     return _text(output.get("output"), number)
 
 
+def _no_number(name: str) -> None:
+    raise ValueError(name)  # NaN and Infinity are no JSON
+
+
 def _call(call: object, number: int) -> ToolCall:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if (
@@ -724,8 +728,12 @@ def _call(call: object, number: int) -> ToolCall:
     arguments = "{}" if arguments is None else arguments
     try:
         if not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        json.loads(arguments)
+            arguments = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        value = json.loads(arguments, parse_constant=_no_number)
     except (TypeError, ValueError, RecursionError):
         raise _wrong(number, f"the arguments of the call {name} are not JSON") from None
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        raise _wrong(
+            number, f"the arguments of the call {name} are JSON within JSON", "Encode them once"
+        )
     return ToolCall(name, arguments.strip())

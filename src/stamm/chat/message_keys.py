@@ -144,6 +144,9 @@ TOOL_KEYS = KnownKeys(
     harmless=frozenset({"strict", "type", "id"}),
     refused={
         key: RefusedKey(meaning="describes a tool's arguments", fix="Use parameters, a JSON schema")
-        for key in ("input_schema", "inputSchema", "args_schema", "arguments", "args")
+        for key in (
+            *("input_schema", "inputSchema", "args_schema", "arguments", "args"),
+            *("properties", "required"),
+        )
     },
 )

@@ -15,6 +15,7 @@ from stamm.align.data.examples import (
     PreferencePair,
     RowOrigin,
     read_example,
+    unknown_keys,
 )
 from stamm.align.data.row_encoder import RowDropError, encode_row
 from stamm.align.hf_chat_format import load_folder_chat
@@ -31,6 +32,10 @@ WRONG = {"role": "assistant", "content": "5"}
 
 def answer(text: Any, **keys: Any) -> Row:
     return {"role": "assistant", "content": text, **keys}
+
+
+def called(arguments: Any) -> Row:
+    return answer(None, tool_calls=[{"function": {"name": "f", "arguments": arguments}}])
 
 
 @pytest.mark.parametrize(
@@ -87,6 +92,12 @@ def answer(text: Any, **keys: Any) -> Row:
         ({"prompt": "2+2?", "response": "4", "rejected": "5"}, "rejected without chosen"),
         ({"prompt": "2+2?", "chosen": "4", "rejected": None}, "chosen without rejected"),
         ({"messages": [USER, answer(float("nan"))]}, "message 2: the content is not text"),
+        # Calls of tools.
+        ({"messages": [USER, called('"{\\"a\\": 1}"')]}, "arguments of the call f are JSON within JSON"),
+        ({"messages": [USER, called('{"a": NaN}')]}, "the arguments of the call f are not JSON"),
+        ({"messages": [USER, called({"a": float("inf")})]}, "the arguments of the call f are not JSON"),
+        ({"messages": [USER, called("{}")], "tools": [{"name": "g"}]}, "the tool f is called, and tools"),
+        ({"messages": [USER, RIGHT], "tools": [{"name": "g", "required": ["a"]}]}, "required = "),
         # The order of a pair, stated again; ties; margins, which TRL's reward trainer reads.
         ({"prompt": "a", "chosen": "b", "rejected": "c", "winner": "rejected"}, "winner = 'rejected'"),
         ({"prompt": "a", "chosen": "b", "rejected": "c", "label": 0}, "label = 0 may state another"),
@@ -159,3 +170,8 @@ def test_answers_that_the_format_writes_alike_are_no_pair(tmp_path: Any) -> None
     pair = read_example({"prompt": "2+2?", "chosen": "4", "rejected": " 4\n"}, ORIGIN)
     with pytest.raises(RowDropError, match="chosen and rejected have the same tokens"):
         encode_row(pair, chat, 100, 0, "")
+
+
+def test_unknown_keys_of_tools_are_counted() -> None:
+    tool = {"type": "function", "function": {"name": "f", "return": {"type": "string"}}}
+    assert list(unknown_keys({"messages": [USER, RIGHT], "tools": [tool]})) == ["tools: return"]

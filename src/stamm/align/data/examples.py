@@ -36,11 +36,13 @@ from stamm.chat.conversation import (
     AssistantTurn,
     Conversation,
     Thoughts,
+    ToolCalls,
     as_prompt,
     check_control_tokens,
     read_conversation,
 )
-from stamm.chat.message_keys import ENDED, LOSS_KEYS, MASK, MESSAGE_KEYS
+from stamm.chat.message_keys import ENDED, LOSS_KEYS, MASK, MESSAGE_KEYS, TOOL_KEYS
+from stamm.chat.render import ANSWER_TOOL
 from stamm.corpus.records import clean_field, whole_text
 
 Kind = Literal["auto", "chat", "preference", "rated"]
@@ -277,7 +279,7 @@ def read_example(
 
 
 def unknown_keys(row: Mapping[str, Any]) -> Iterator[str]:
-    """Columns of a row and keys of its messages that are not read: "score", "messages: mood"."""
+    """Columns of a row, keys of its messages and of its tools that are not read: "score", "messages: mood"."""
     yield from ROW_KEYS.unknown(row)
     found: set[str] = set()
     for column in (*_MESSAGE_COLUMNS, *ALIASES["messages"]):
@@ -286,6 +288,12 @@ def unknown_keys(row: Mapping[str, Any]) -> Iterator[str]:
             if isinstance(message, Mapping):
                 found.update(MESSAGE_KEYS.unknown(message))
     yield from (f"messages: {key}" for key in sorted(found))
+    tools = row.get("tools", row.get("functions"))
+    found = set()
+    for tool in tools if isinstance(tools, list) else ():
+        declared = tool.get("function", tool) if isinstance(tool, Mapping) else None
+        found.update(TOOL_KEYS.unknown(declared) if isinstance(declared, Mapping) else ())
+    yield from (f"tools: {key}" for key in sorted(found))
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -600,9 +608,19 @@ def _read(messages: list[Any], row: Mapping[str, Any], empty: bool = False) -> C
         empty_answer=empty,
     )
     answers = [turn for turn in conversation.turns if isinstance(turn, AssistantTurn)]
+    _check_called(conversation.tools, answers)
     if stated is None and _reasoned(*answers):
         conversation = replace(conversation, deliberation=True)
     return conversation
+
+
+def _check_called(tools: Sequence[Mapping[str, Any]], answers: Sequence[AssistantTurn]) -> None:
+    """Check that the tools which are called are among those that the row declares, if it does."""
+    declared = {tool["name"] for tool in tools} | {ANSWER_TOOL}
+    for block in (block for answer in answers for block in answer.blocks):
+        for call in block.calls if isinstance(block, ToolCalls) and tools else ():
+            if call.name not in declared:
+                raise DataError(f"the tool {call.name} is called, and tools does not declare it")
 
 
 def _reasoned(*answers: AssistantTurn) -> bool:
