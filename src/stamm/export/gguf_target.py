@@ -9,7 +9,7 @@ from typing import Any
 
 from stamm.base.errors import ExportError
 from stamm.base.receipts import check_file
-from stamm.chat.formats import ApertusFormat, chat_template
+from stamm.chat.formats import chat_template
 from stamm.chat.render import ASSISTANT_END
 from stamm.chat.template_files import TEMPLATE, folder_template
 from stamm.chat.template_sandbox import render_all
@@ -117,9 +117,7 @@ class GgufTarget:
             special, ends = imported_special_ids(beside)
             begin, pad = special.begin, special.pad
             add_begin = bool(ImportedTokenizer.load(file).prefix_ids())
-            if self._options.chat_format == ApertusFormat.name:
-                template = chat_template()  # the published one writes other ids
-            elif chat:
+            if chat:
                 template = trained_template(beside, self._options.chat_format)
             else:
                 template = folder_template(beside)

@@ -186,9 +186,7 @@ def write_chat_files(
 
     folder        a folder that `write_folder` has written
     tokenizer     tokenizer.json; that of an imported model has its configuration beside it
-    chat_format   see ExportOptions; a model that was fine-tuned with "apertus" has stamm's template,
-                  since the published one writes other ids than those of training; others have
-                  `trained_template`
+    chat_format   see ExportOptions; a model that was fine-tuned has its `trained_template`
 
     Raises   DataError when a file cannot be read.
     """
@@ -205,19 +203,18 @@ def write_chat_files(
             if (beside / name).is_file():
                 check_file(beside / name)
                 write_bytes(folder / name, (beside / name).read_bytes())
-        if chat_format and chat_format != ApertusFormat.name:
-            config = read_json(beside / TOKENIZER_CONFIG)
-            if (fixed := config_as_trained(config)) != config:
-                write_json(folder / TOKENIZER_CONFIG, fixed)
-            if not config.get("chat_template") or (beside / TEMPLATE).is_file():
-                write_text(folder / TEMPLATE, trained_template(beside, chat_format))
-        if chat_format == ApertusFormat.name:
-            config = read_json(beside / TOKENIZER_CONFIG)
-            config.pop("chat_template", None)
-            if "split_special_tokens" in config:  # so in stamm's exports of models without chat
+        if chat_format:
+            config = config_as_trained(read_json(beside / TOKENIZER_CONFIG))
+            if (
+                "split_special_tokens" in config
+            ):  # of a model without chat: the template has control tokens
                 config["split_special_tokens"] = False
-            write_json(folder / TOKENIZER_CONFIG, config)
-            write_text(folder / TEMPLATE, chat_template())
+            if chat_format == ApertusFormat.name or (beside / TEMPLATE).is_file():
+                config.pop("chat_template", None)
+            if "chat_template" not in config:
+                write_text(folder / TEMPLATE, trained_template(beside, chat_format))
+            if config != read_json(beside / TOKENIZER_CONFIG):
+                write_json(folder / TOKENIZER_CONFIG, config)
         special, ends = imported_special_ids(beside)
     ids = {
         "bos_token_id": special.begin,
@@ -230,11 +227,14 @@ def write_chat_files(
 
 
 def trained_template(folder: Path, chat_format: str) -> str:
-    """The template that writes what a model was trained with in "chatml" or "llama3".
+    """The template that writes what a model was trained with.
 
-    It is the one of its tokenizer's folder, without today's date; a folder without one, as of base
-    models, has the template of the format.
+    It is stamm's for "apertus", since the published one writes other ids; else the one of the
+    tokenizer's folder, without today's date, or that of the format for a folder without one, as of base
+    models.
     """
+    if chat_format == ApertusFormat.name:
+        return chat_template()
     if text := folder_template(folder):
         return as_trained(text)
     syntax = next(syntax for syntax in SYNTAXES if syntax.name == chat_format)

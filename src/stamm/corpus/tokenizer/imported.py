@@ -112,6 +112,11 @@ class ImportedTokenizer:
                 )
         names = [token["content"] for token in added if token["special"]]
         _probe(cleaned, names)
+        if plain["model"].get("dropout"):
+            raise DataError(
+                f"dropout = {visible(repr(plain['model']['dropout']), 40)} encodes a text by chance",
+                fix="Set it to null in the model of tokenizer.json, where it is not wanted",
+            )
         self._tokenizer = tokenizers.Tokenizer.from_str(cleaned)
         self._ids = {token["content"]: int(token["id"]) for token in added if token["special"]}
         self._names = {number: name for name, number in self._ids.items()}
