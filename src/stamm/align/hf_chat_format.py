@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.base.receipts import check_file
-from stamm.chat.chatml_llama3 import LLAMA3, SYNTAXES, TemplateTraits, TurnFormat, TurnSyntax
+from stamm.chat.chatml_llama3 import SYNTAXES, TurnFormat, TurnSyntax, default_traits
 from stamm.chat.conversation import THINK, Conversation
 from stamm.chat.formats import ApertusFormat, ChatFormat, chat_template
 from stamm.chat.render import (
@@ -29,11 +28,11 @@ from stamm.chat.render import (
     render,
     text_of,
 )
+from stamm.chat.template_files import TEMPLATE, folder_template
 from stamm.chat.template_sandbox import Rendered, render_all
 from stamm.chat.template_traits import cases, find_traits, verify
 from stamm.corpus.sandbox import apart
 from stamm.corpus.tokenizer.imported import (
-    CONFIG,
     ImportedTokenizer,
     named_token,
     read_tokenizer_config,
@@ -41,11 +40,8 @@ from stamm.corpus.tokenizer.imported import (
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.models.hf_files import end_ids
 
-TEMPLATE = "chat_template.jinja"
-_LARGEST = 1 << 20  # bytes of a template
 _CPU_S, _MEMORY = 10, 1 << 30
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
-_BEGIN = "<|begin_of_text|>"
 _EMPTY_SYSTEM = SYSTEM_START + SYSTEM_END
 _SYSTEM = re.compile(re.escape(SYSTEM_START) + ".*?" + re.escape(SYSTEM_END), re.DOTALL)
 
@@ -64,7 +60,7 @@ def load_folder_chat(folder: Path) -> FolderChat:
     Raises   DataError when a file cannot be read, or the chat format is not supported.
     """
     config = read_tokenizer_config(folder)
-    template = _template(folder, config)
+    template = folder_template(folder)
     if not template or template == chat_template():
         try:  # a tokenizer of stamm's
             own = Tokenizer.load(folder)
@@ -121,12 +117,9 @@ def _turns(
     tokens: Mapping[str, str],
     end_tokens: Sequence[str],
 ) -> ChatFormat:
-    if rendered is None:
-        llama = syntax is LLAMA3
-        begin = _BEGIN if llama and tokenizer.has(_BEGIN) else ""
-        traits = TemplateTraits(begin=begin, trim=llama)
-    else:
-        traits = find_traits(syntax, rendered, tokens.get("bos_token", ""))
+    traits = default_traits(syntax, tokenizer.has)
+    if rendered is not None:
+        traits = find_traits(syntax, rendered, tokens.get("bos_token") or traits.begin)
     required = [syntax.end, traits.begin, syntax.header_end, THINK if traits.thoughts else ""]
     for token in required:
         if token and not tokenizer.has(token):
@@ -169,30 +162,6 @@ def _render(template: str, names: Mapping[str, Any], folder: Path) -> list[Rende
             fix="Use a template from a source that you trust",
         )
     return [Rendered(*each) for each in json.loads(answer)]
-
-
-def _template(folder: Path, config: Mapping[str, Any]) -> str:
-    """The chat template of a folder, "" when it has none; a file counts before the configuration."""
-    path = folder / TEMPLATE
-    if path.is_file():
-        check_file(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path} cannot be read: {error}") from None
-    else:
-        found = config.get("chat_template") or ""
-        if isinstance(found, list):  # several by name
-            named = {
-                each.get("name"): each.get("template") for each in found if isinstance(each, dict)
-            }
-            found = named.get("default") or ""
-        if not isinstance(found, str):
-            raise DataError(f"chat_template in {folder / CONFIG} is not text")
-        text = found
-    if len(text) > _LARGEST:
-        raise DataError(f"the chat template of {folder} has {len(text)} characters")
-    return text
 
 
 def _unrecognised(folder: Path, template: str, written: set[str]) -> DataError:

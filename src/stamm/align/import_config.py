@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import DataError
-from stamm.models.hf_files import CONFIG, GENERATION, INDEX, WEIGHTS, weight_files
+from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
+from stamm.chat.template_files import TEMPLATE
+from stamm.models.hf_files import ADAPTER, CONFIG, GENERATION, INDEX, WEIGHTS, weight_files
 
 TOKENIZER = "tokenizer.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
 SPECIAL_MAP = "special_tokens_map.json"
-TEMPLATE = "chat_template.jinja"
-_ADAPTER = "adapter_config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ def import_files(folder: Path) -> dict[str, Path]:
     """
     if folder.is_file():
         return {folder.name: folder}
-    if not (folder / CONFIG).is_file() and (folder / _ADAPTER).is_file():
+    if not (folder / CONFIG).is_file() and (folder / ADAPTER).is_file():
         raise DataError(
             f"{folder} is an adapter, not a model", fix="Merge it into its model, and import that"
         )

@@ -13,18 +13,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stamm.align.import_config import (
-    SPECIAL_MAP,
-    TEMPLATE,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    ImportConfig,
-)
+from stamm.align.import_config import SPECIAL_MAP, TOKENIZER, ImportConfig
 from stamm.align.model_source import check_vocabulary, find_model, load_chat_format, unused_of
 from stamm.base.errors import DataError
 from stamm.base.files import remove_leftovers, sha256_file, write_bytes, write_json
 from stamm.base.schema import write_record
 from stamm.chat.formats import ChatFormat
+from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
+from stamm.chat.template_files import TEMPLATE
 from stamm.corpus.tokenizer.imported import ImportedTokenizer, read_tokenizer_config
 from stamm.export.gguf_import import GgufModel
 from stamm.models.hf_files import GENERATION, end_ids

@@ -55,6 +55,13 @@ class RefusedKey:
         )
 
 
+SUSPECT = RefusedKey(
+    meaning="may change what is meant",
+    neutral=(False, "", [], {}),
+    fix="Remove the key where nothing uses it",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class KnownKeys:
     """The keys of one kind of external record.
@@ -64,7 +71,7 @@ class KnownKeys:
     harmless   keys known to change nothing that is done with the record
     refused    keys with a meaning that is not honoured
     suspect    finds the unknown keys that may change what a record means, ANY_KEY: all of them. They
-               are refused, unless their value is null, false or empty
+               are refused as `suspected`, by default unless their value is null, false or empty
     """
 
     reader: str
@@ -72,6 +79,7 @@ class KnownKeys:
     harmless: frozenset[str] = frozenset()
     refused: Mapping[str, RefusedKey] = field(default_factory=dict)
     suspect: re.Pattern[str] | None = None
+    suspected: RefusedKey = SUSPECT
 
     def __post_init__(self) -> None:
         counts = Counter([*self.read, *self.harmless, *self.refused])
@@ -96,12 +104,12 @@ class KnownKeys:
             )
         for key in self.unknown(record) if self.suspect else ():
             value = record[key]
-            if self.suspect and self.suspect.search(key) and not _SUSPECT.is_neutral(value):
+            if self.suspect and self.suspect.search(key) and not self.suspected.is_neutral(value):
                 raise DataError(
                     f"{_cut(visible(key), _LONGEST_NAME)} = {_shown(value)} is unknown in "
-                    f"{self.reader}, and {_SUSPECT.meaning}",
+                    f"{self.reader}, and {self.suspected.meaning}",
                     where=where,
-                    fix=_SUSPECT.fix,
+                    fix=self.suspected.fix,
                 )
 
     def not_honoured(self, record: Mapping[str, object]) -> Iterator[str]:
@@ -116,13 +124,6 @@ class KnownKeys:
         return sorted(
             str(key) for key, value in record.items() if value is not None and key not in known
         )
-
-
-_SUSPECT = RefusedKey(
-    meaning="may change what is meant",
-    neutral=(False, "", [], {}),
-    fix="Remove the key where nothing uses it",
-)
 
 
 class UnknownKeys:

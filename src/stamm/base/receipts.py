@@ -363,7 +363,7 @@ def _read_table(root: Path, stamps: tuple[tuple[Path, Stamp], ...]) -> _Table:
             receipts[name] = Receipt(sha256, f"the run ({MANIFEST})")
             if name.startswith(f"{STEPS}/"):
                 _check_tied(root / name, sha256)
-        has_steps = any([_add(receipts, path, "step") for path in steps])
+        has_steps = sum(_add(receipts, path, "step") for path in steps) > 0
         own = receipts[CONFIG].sha256 if CONFIG in tied else ""
         for path in commands:
             _add(receipts, path, "command", own)

@@ -13,8 +13,9 @@ Checked  tests/unit/align/test_hf_chat_format.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_value
@@ -75,6 +76,7 @@ LLAMA3 = TurnSyntax(
     pads=("<|finetune_right_pad_id|>", "<|end_of_text|>"),
 )
 SYNTAXES = (CHATML, LLAMA3)
+_BEGIN = "<|begin_of_text|>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,7 @@ class TemplateTraits:
     default_system   text of the system turn of a conversation without one; None: it has none
     system_prefix    text before the content of a given system message
     system           whether it can write a system message
+    skipped_system   system messages that are written as if there were none: "empty"; "blank": these too
     trim             contents are written without the blanks around them
     thoughts         the last turn of the assistant begins with its thoughts, empty ones included,
                      a prompt without deliberation ends with empty ones, and earlier turns are
@@ -95,8 +98,37 @@ class TemplateTraits:
     default_system: str | None = None
     system_prefix: str = ""
     system: bool = True
+    skipped_system: Literal["", "empty", "blank"] = ""
     trim: bool = False
     thoughts: bool = False
+
+
+def default_traits(syntax: TurnSyntax, has: Callable[[str], bool]) -> TemplateTraits:
+    """The traits for a folder without a template; `has`: whether there is a control token of this text."""
+    llama = syntax is LLAMA3
+    return TemplateTraits(begin=_BEGIN if llama and has(_BEGIN) else "", trim=llama)
+
+
+def turn_template(syntax: TurnSyntax, traits: TemplateTraits) -> str:
+    """A Jinja template that writes turns in a syntax, for a folder without one; see `default_traits`."""
+
+    def literal(text: str) -> str:
+        return "'" + text.replace("\n", "\\n") + "'"
+
+    header = syntax.header_end + syntax.gap
+    content = "(message.content | trim)" if traits.trim else "message.content"
+    turn = " ~ ".join(
+        (
+            *(literal(syntax.start), "message.role", literal(header)),
+            *(content, literal(syntax.end + syntax.after)),
+        )
+    )
+    begin = f"{{{{- {literal(traits.begin)} }}}}\n" if traits.begin else ""
+    return (
+        f"{begin}{{%- for message in messages %}}\n    {{{{- {turn} }}}}\n{{%- endfor %}}\n"
+        f"{{%- if add_generation_prompt %}}\n    {{{{- {literal(syntax.start + 'assistant' + header)} }}}}\n"
+        "{%- endif %}"
+    )
 
 
 class TurnFormat:
@@ -124,7 +156,9 @@ class TurnFormat:
     ) -> None:
         self.name = syntax.name
         self._syntax, self._traits, self._tokenizer = syntax, traits, tokenizer
-        self.sha256 = sha256_value([syntax.name, 2, template, asdict(traits), tokenizer_sha256])
+        # A trait that most templates do not have is left out, so that their hash is that of earlier versions.
+        written = {k: v for k, v in asdict(traits).items() if (k, v) != ("skipped_system", "")}
+        self.sha256 = sha256_value([syntax.name, 2, template, written, tokenizer_sha256])
         stops = (syntax.end, *syntax.stops, *end_tokens)
         self.stop_ids = frozenset(found for each in stops if (found := self._id(each)) is not None)
         pads = (self._id(each) for each in (pad_token, *syntax.pads, syntax.end))
@@ -153,9 +187,9 @@ class TurnFormat:
             raise self._unsupported("a system message")
         if traits.begin:
             yield [Segment(traits.begin, control=True)]
-        system = traits.default_system
-        if conversation.system is not None:
-            system = traits.system_prefix + self._clean(conversation.system)
+        system, given = traits.default_system, conversation.system
+        if given is not None and not self._is_skipped(given):
+            system = traits.system_prefix + self._clean(given)
         if system is not None:
             yield self._turn("system", system)
         last = len(conversation.turns) - 1
@@ -277,6 +311,10 @@ class TurnFormat:
             else:
                 thoughts = block.text
         return thoughts, self._clean(text)
+
+    def _is_skipped(self, system: str) -> bool:
+        skipped = self._traits.skipped_system
+        return bool(skipped) and not (system.strip() if skipped == "blank" else system)
 
     def _clean(self, text: str) -> str:
         return text.strip() if self._traits.trim else text

@@ -23,8 +23,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.base.json_text import parse_json
-from stamm.base.known_keys import ANY_KEY, KnownKeys, RefusedKey
+from stamm.base.json_text import once_each, parse_json
+from stamm.chat.message_keys import (
+    ARGUMENTS,
+    BLOCK_KEYS,
+    BLOCKS_KEYS,
+    CALL_KEYS,
+    IDS,
+    LOSS_KEYS,
+    MESSAGE_KEYS,
+    NAMES,
+    NO_TEXT,
+    OUTPUT_KEYS,
+    PART_KEYS,
+    PARTS_KEYS,
+    THOUGHT_KEYS,
+    THOUGHTS,
+    TOOL_KEYS,
+)
 from stamm.chat.tool_types import check_schema
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -32,143 +48,27 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 THINK, THINK_END = "<think>", "</think>"
-_LEARNED = ("weight", "train", "training", "loss", "loss_weight", "loss_scale")
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-_IDS, _NAMES = ("tool_call_id", "call_id", "id"), ("name", "tool_name")
-_NO_TEXT: tuple[object, ...] = ("", [], {})
-_NOT_TEXT = {
-    key: RefusedKey(meaning="is not text", neutral=_NO_TEXT)
-    for key in ("image", "image_url", "images", "audio", "input_audio", "audios", "video", "videos", "file")
-}  # fmt: skip
-MASK = RefusedKey(
-    meaning="trains on parts of a row",
-    neutral=(*_NO_TEXT, False),
-    fix="Use weight of a message: 1 or 0",
-)
-ENDED = RefusedKey(
-    meaning="is of an answer that did not end by itself",
-    neutral=(
-        *("", "stop", "stop_sequence", "end_turn", "eos", "eos_token", "tool_calls", "tool_use"),
-        *("function_call", "STOP", "END_TURN", "complete", "completed", "COMPLETE"),
-    ),
-    fix="Leave the row out",
-)
-
-MESSAGE_KEYS = KnownKeys(
-    reader="messages",
-    read=frozenset(
-        {
-            *("role", "from", "content", "value", "tool_calls", "masked", *_NAMES),
-            *("function_call", *_IDS, *_LEARNED, *_THOUGHTS),
-        }
-    ),
-    harmless=frozenset(
-        {
-            *("index", "message_id", "timestamp", "created", "created_at", "create_time"),
-            *("model", "annotations", "citations", "logprobs"),
-        }
-    ),
-    refused={
-        **_NOT_TEXT,
-        "files": RefusedKey(meaning="is not text", neutral=_NO_TEXT),
-        "attachments": RefusedKey(meaning="is not text", neutral=_NO_TEXT),
-        "refusal": RefusedKey(
-            meaning="is an answer beside the content", neutral=_NO_TEXT, fix="Put it into content"
-        ),
-        "train_detail": RefusedKey(
-            meaning="trains on parts of a message", neutral=_NO_TEXT, fix="Use train: true or false"
-        ),
-        **dict.fromkeys(
-            ("reasoning_details", "reasoning_text", "thoughts", "thought", "cot"),
-            RefusedKey(
-                meaning="holds thoughts", neutral=_NO_TEXT, fix="Put them into reasoning_content"
-            ),
-        ),
-        **dict.fromkeys(("mask", "loss_mask"), MASK),
-        **dict.fromkeys(("finish_reason", "stop_reason"), ENDED),
-        **dict.fromkeys(
-            ("parts", "text", "blocks"),
-            RefusedKey(meaning="is a content too", neutral=_NO_TEXT, fix="Put it into content"),
-        ),
-        "prefix": RefusedKey(meaning="makes the message the beginning of one", neutral=(False,)),
-        "channel": RefusedKey(meaning="names a channel of the answer", neutral=("final", "")),
-        "recipient": RefusedKey(meaning="names who reads the message", neutral=("all", "")),
-        "tools": RefusedKey(
-            meaning="declares tools", neutral=_NO_TEXT, fix="Put them into tools of the row"
-        ),
-        "functions": RefusedKey(
-            meaning="declares tools", neutral=_NO_TEXT, fix="Put them into tools of the row"
-        ),
-        "function_calls": RefusedKey(
-            meaning="holds tool calls", neutral=_NO_TEXT, fix="Put them into tool_calls"
-        ),
-    },
-)
-"""Keys of a message. `weight` and its other names: 0 or false, the message is context and not trained
-on; 1 or true, it is; any other value is refused. `masked` is the opposite."""
-
-_HARMLESS_IN_PARTS = frozenset(
-    {
-        *("annotations", "citations", "cache_control", "id", "index", "logprobs"),
-        *("signature", "thoughtSignature", "thought_signature"),
-    }
-)
-_PART_KEYS = KnownKeys(
-    reader="parts of a content",
-    read=frozenset({"type", "text", "value", "thought"}),
-    harmless=_HARMLESS_IN_PARTS,
-    refused=_NOT_TEXT,
-    suspect=ANY_KEY,
-)
-_THOUGHT_KEYS = KnownKeys(
-    reader="thoughts of a content",
-    read=frozenset({"type", "text", "thinking", "reasoning", "thought"}),
-    harmless=_HARMLESS_IN_PARTS,
-    refused=_NOT_TEXT,
-    suspect=ANY_KEY,
-)
-_PARTS_KEYS = KnownKeys(reader="a content in parts", read=frozenset({"parts"}), suspect=ANY_KEY)
-_BLOCKS_KEYS = KnownKeys(reader="a content in blocks", read=frozenset({"blocks"}), suspect=ANY_KEY)
-_BLOCK_KEYS = {
-    kind: KnownKeys(reader=f"a block of {kind}", read=frozenset({"type", key}), suspect=ANY_KEY)
-    for kind, key in (
-        ("thoughts", "text"),
-        ("response", "text"),
-        ("tool_calls", "calls"),
-        ("tool_outputs", "outputs"),
-    )
-}
-_ARGUMENTS = ("arguments", "parameters", "input", "args", "kwargs", "action_input")
-_CALL_KEYS = KnownKeys(
-    reader="tool calls",
-    read=frozenset({"type", "function", "name", *_IDS, *_ARGUMENTS}),
-    harmless=frozenset({"index", "status", "extra_content"}),
-    suspect=ANY_KEY,
-)
-_OUTPUT_KEYS = KnownKeys(
-    reader="tool outputs", read=frozenset({"type", "output", *_IDS, *_NAMES}), suspect=ANY_KEY
-)
-_TOOL_KEYS = KnownKeys(
-    reader="tools",
-    read=frozenset({"name", "description", "parameters"}),
-    harmless=frozenset({"strict", "type", "id"}),
-    refused={
-        key: RefusedKey(meaning="describes a tool's arguments", fix="Use parameters, a JSON schema")
-        for key in ("input_schema", "inputSchema", "args_schema", "arguments", "args")
-    },
-)
-
 _TAG = r"</?\s*(?:think|thinking|reasoning)\s*>"
 _TAGGED = re.compile(
     rf"\s*<\s*(think|thinking|reasoning)\s*>((?:(?!{_TAG}).)*)</\s*\1\s*>((?:(?!{_TAG}).)*)",
     re.DOTALL | re.IGNORECASE,
 )
 _MARKUP = re.compile(
-    rf"{_TAG}|<\|(?:begin|end)_of_(?:thought|solution)\|>|<\|channel\|>|\[/?THINK\]|</?tool_call>"
-    r"|\[TOOL_CALLS\]|<\|tool_calls?_?(?:begin|section_begin)?\|>",
+    rf"{_TAG}|</?(?:seed:think|thought)>|◁/?think▷|\[/?THINK\]|\[TOOL_CALLS\]|<function=[\w.-]+>"
+    r"|</?(?:minimax:)?tool_(?:call|response)>|</?function_?calls?>"
+    r"|<\|(?:channel|python_tag|(?:begin|end)_of_(?:thought|solution)|tool_calls?_?(?:begin|section_begin)?)\|>",
     re.IGNORECASE,
 )
 """Thoughts and tool calls of models' own formats, in the text of an answer."""
+_CONTROL = re.compile(
+    r"<\|/?[A-Za-z][\w.:-]{2,60}\|>|<｜[^｜<>\n]{2,60}｜>|\[/?INST\]|<</?SYS>>|</?(?:start|end)_of_turn>"
+)
+_ENDED = re.compile(r"(</s>|<eos>)\s*\Z")
+_TEMPLATED = re.compile(
+    r"\s*(?:<s>|<bos>|<\|begin_of_text\|>|<\|startoftext\|>|<｜begin▁of▁sentence｜>)?\s*(<\|im_start\|>|"
+    r"<\|start_header_id\|>|<\|start\|>|<start_of_turn>|\[INST\]|<\|(?:user|system)\|>|<｜User｜>)"
+)
+"""The beginning of a text that is a conversation in a chat format."""
 _CALL = "call"
 _ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
@@ -376,7 +276,7 @@ def read_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
         where = f"tool {number} ({tool['name']})"
         if not isinstance(tool.get("description", ""), str | None):
             raise DataError(f"{where}: the description is not text")
-        _TOOL_KEYS.check(tool, where)
+        TOOL_KEYS.check(tool, where)
         parameters = tool.get("parameters")
         check_schema(parameters, f"{where}: parameters")
         if parameters and not {"type", "properties", "$ref", "anyOf", "oneOf"} & parameters.keys():
@@ -397,12 +297,14 @@ def to_messages(
         messages.append({"role": "system", "content": system})
     for turn in turns:
         if isinstance(turn, UserTurn):
-            messages.append({"role": "user", "content": turn.text})
+            templated = _TEMPLATED.match(turn.text)
+            asked = [{"type": "text", "text": turn.text}] if templated else turn.text
+            messages.append({"role": "user", "content": asked})
             continue
         text = "".join(block.text for block in turn.blocks if isinstance(block, Response))
         plain = all(isinstance(block, Response) for block in turn.blocks)
         content: Any = text
-        if not plain or _MARKUP.search(text):  # blocks are read as they are
+        if not plain or _MARKUP.search(text) or _control_token(text):  # blocks are read as they are
             content = {"blocks": [_plain(block) for block in turn.blocks]}
         weight = {} if turn.supervised else {"weight": 0}
         messages.append({"role": "assistant", "content": content, **weight})
@@ -471,15 +373,19 @@ def _role(message: object, number: int) -> str:
     """The role of a message, whose keys are checked: "system", "user", "assistant", "tool" or _CALL."""
     if not isinstance(message, Mapping):
         raise _wrong(number, "is not an object")
-    written = message.get("role")
-    written = message.get("from") if written is None else written
-    role = _ROLES.get(written.lower()) if isinstance(written, str) else None
+    stated = [message[key] for key in ("role", "from") if message.get(key) is not None]
+    roles = [
+        _ROLES.get(written.lower()) if isinstance(written, str) else None for written in stated
+    ]
+    role = roles[0] if roles else None
     if role is None:
-        raise _wrong(number, f"unknown role {written!r}")
+        raise _wrong(number, f"unknown role {(stated or [None])[0]!r}")
+    if roles[-1] != role:
+        raise _wrong(number, f"role {stated[0]!r} and from {stated[-1]!r} are different")
     MESSAGE_KEYS.check(message, f"message {number}")
     if role not in ("assistant", _CALL):
-        for key in (*_THOUGHTS, "tool_calls", "function_call"):
-            if message.get(key) not in (None, *_NO_TEXT):
+        for key in (*THOUGHTS, "tool_calls", "function_call"):
+            if message.get(key) not in (None, *NO_TEXT):
                 raise _wrong(number, f"{key} in a message of the {role}")
         if _stated_learning(message, number):
             what = "only messages of the assistant are trained on"
@@ -495,9 +401,11 @@ def _role(message: object, number: int) -> str:
 def _either(message: Mapping[str, Any], keys: Sequence[str], number: int) -> Any:
     """The value of one of several names of a key, one that is not empty first; None without one."""
     given = {key: message[key] for key in keys if message.get(key) is not None}
-    values = {key: value for key, value in given.items() if value not in _NO_TEXT} or given
+    values = {key: value for key, value in given.items() if value not in NO_TEXT} or given
     first = next(iter(values.values()), None)
-    if first not in _NO_TEXT and any(value != first for value in values.values()):
+    if first not in NO_TEXT and any(
+        value is not first and value != first for value in values.values()
+    ):
         raise _wrong(number, f"{' and '.join(values)} are different")
     return first
 
@@ -510,7 +418,7 @@ def _supervised(message: Mapping[str, Any], number: int) -> bool:
 def _stated_learning(message: Mapping[str, Any], number: int) -> bool | None:
     """Whether a message is to be trained on; None: it does not state it."""
     stated: dict[str, bool] = {}
-    for key in (*_LEARNED, "masked"):
+    for key in (*LOSS_KEYS, "masked"):
         value = message.get(key)
         if value is None:
             continue
@@ -575,8 +483,8 @@ def _matched(
     known = {call.id for call in called} - {""}
     order: list[int] | None = None
     for keys, names in (
-        (_IDS, [call.id for call in called]),
-        (_NAMES, [call.name for call in called]),
+        (IDS, [call.id for call in called]),
+        (NAMES, [call.name for call in called]),
     ):
         given = []
         for output in outputs:
@@ -615,7 +523,7 @@ def _texts(content: object, number: int, *, thoughts: bool = True) -> Iterator[t
         return
     parts: Any = content
     if isinstance(content, Mapping) and "parts" in content:
-        _PARTS_KEYS.check(content, f"message {number}")
+        PARTS_KEYS.check(content, f"message {number}")
         parts = content["parts"]
     elif isinstance(content, Mapping):
         parts = [content]
@@ -628,13 +536,13 @@ def _texts(content: object, number: int, *, thoughts: bool = True) -> Iterator[t
         if thought not in (None, True, False):
             raise _wrong(number, f"thought = {thought!r}, which is not true or false")
         if thoughts and (thought or kind in ("thinking", "reasoning")):
-            _THOUGHT_KEYS.check(part, f"message {number}")
+            THOUGHT_KEYS.check(part, f"message {number}")
             yield True, _text(_either(part, ("thinking", "reasoning", "text"), number), number)
             continue
         if thought or kind not in (None, "text", "input_text", "output_text"):
             shown = kind if kind is not None else "thought"
             raise _wrong(number, f"a part of the type {shown!r}; only text is supported")
-        _PART_KEYS.check(part, f"message {number}")
+        PART_KEYS.check(part, f"message {number}")
         text = _either(part, ("text", "value"), number)
         if not isinstance(text, str):
             raise _wrong(number, "the content is not text")
@@ -646,7 +554,7 @@ def _calls(
 ) -> tuple[tuple[ToolCall, ...], list[_Called]]:
     """The calls of an assistant's message outside of its blocks, and what their outputs are matched by."""
     given: list[Any] = list(_items(message, "tool_calls", number))
-    if message.get("function_call") not in (None, *_NO_TEXT):
+    if message.get("function_call") not in (None, *NO_TEXT):
         given.append(message["function_call"])
     if role == _CALL:
         try:
@@ -660,7 +568,7 @@ def _calls(
 
 def _called(given: Sequence[Any], calls: Sequence[ToolCall], number: int) -> list[_Called]:
     return [
-        _Called(str(_either(written, _IDS, number) or ""), call.name)
+        _Called(str(_either(written, IDS, number) or ""), call.name)
         for written, call in zip(given, calls, strict=True)
     ]
 
@@ -676,12 +584,12 @@ def _answer_blocks(
 
     Returns them and the calls among them that wait for their outputs; `called` are those before it.
     """
-    stated = _either(message, _THOUGHTS, number)
+    stated = _either(message, THOUGHTS, number)
     if not isinstance(stated, str | None):
         raise _wrong(number, "the thoughts are not text")
     blocks: list[Block] = []
     if isinstance(content, Mapping) and "blocks" in content:
-        _BLOCKS_KEYS.check(content, f"message {number}")
+        BLOCKS_KEYS.check(content, f"message {number}")
         for given in _items(content, "blocks", number):
             block, called = _block(given, called, number)
             blocks.append(block)
@@ -719,12 +627,55 @@ def _untagged(text: str, number: int) -> list[Block]:
     return [Thoughts(thoughts.strip("\n")), Response(response.lstrip("\n"))]
 
 
+def check_control_tokens(messages: Sequence[object]) -> None:
+    """Check that no text of a row spells out the control tokens of a chat format.
+
+    They would be learned in letters. A content in blocks, or in parts, may have them as text.
+
+    Raises   DataError for one in an answer, and for a question that begins as a conversation does.
+    """
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, Mapping):
+            continue
+        content = _either(message, ("content", "value"), number)
+        if _role(message, number) == "assistant":
+            spelled = isinstance(content, Mapping) and "blocks" in content
+            text = (
+                "" if content is None or spelled else "".join(t for _, t in _texts(content, number))
+            )
+            if token := _control_token(text):
+                raise _wrong(
+                    number,
+                    f"the content has {token}, a control token, which would be learned in letters",
+                    fix="Remove it: the chat format ends each turn; a content in blocks may have it as text",
+                )
+        elif isinstance(content, str) and (begun := _TEMPLATED.match(content)):
+            raise _wrong(
+                number,
+                f"the content begins with {begun[1]}: it is a conversation in a chat format already",
+                fix="Give its messages; a content in parts may begin with it as text",
+            )
+
+
+def _control_token(text: str) -> str:
+    """The first control token that the text of an answer spells out, "" without one.
+
+    Edge     <s> and </s> strike text out in HTML: </s> at the end without its <s> is one
+    """
+    if token := _CONTROL.search(text):
+        return token.group()
+    if not (ended := _ENDED.search(text)):
+        return ""
+    opened = text.count("<s>") - text.lstrip().startswith("<s>")
+    return ended[1] if ended[1] == "<eos>" or text.count("</s>") > opened else ""
+
+
 def _block(block: object, called: list[_Called], number: int) -> tuple[Block, list[_Called]]:
     """A block, and the calls that wait for their outputs after it."""
     kind = block.get("type") if isinstance(block, Mapping) else None
-    if not isinstance(block, Mapping) or str(kind) not in _BLOCK_KEYS:
-        raise _wrong(number, f"unknown block {kind!r}: {', '.join(_BLOCK_KEYS)}")
-    _BLOCK_KEYS[str(kind)].check(block, f"message {number}")
+    if not isinstance(block, Mapping) or str(kind) not in BLOCK_KEYS:
+        raise _wrong(number, f"unknown block {kind!r}: {', '.join(BLOCK_KEYS)}")
+    BLOCK_KEYS[str(kind)].check(block, f"message {number}")
     if kind in ("thoughts", "response"):
         text = _text(block.get("text"), number)
         return (Thoughts(text) if kind == "thoughts" else Response(text)), called
@@ -750,8 +701,12 @@ def _items(holder: Mapping[str, Any], key: str, number: int) -> Sequence[Any]:
 def _output(output: object, number: int) -> str:
     if not isinstance(output, Mapping):
         return _text(output, number)
-    _OUTPUT_KEYS.check(output, f"message {number}")
+    OUTPUT_KEYS.check(output, f"message {number}")
     return _text(output.get("output"), number)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _call(call: object, number: int) -> ToolCall:
@@ -766,8 +721,8 @@ def _call(call: object, number: int) -> ToolCall:
     if call.get("name") not in (None, "", name):
         raise _wrong(number, f"the call of {name} has the name {call['name']!r} too")
     for holder in (call, function):
-        _CALL_KEYS.check(holder, f"message {number}, the call {name}")
-    written = [_either(holder, _ARGUMENTS, number) for holder in (call, function)]
+        CALL_KEYS.check(holder, f"message {number}, the call {name}")
+    written = [_either(holder, ARGUMENTS, number) for holder in (call, function)]
     arguments = _either(
         dict(zip(("the call's", "the function's"), written, strict=True)),
         ("the call's", "the function's"),
@@ -776,8 +731,12 @@ def _call(call: object, number: int) -> ToolCall:
     arguments = "{}" if arguments is None else arguments
     try:
         if not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        parse_json(arguments)
+            arguments = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        value = json.loads(arguments, parse_constant=_no_number, object_pairs_hook=once_each)
     except (TypeError, ValueError, RecursionError) as error:
         raise _wrong(number, f"the arguments of the call {name} are not JSON: {error}") from None
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        raise _wrong(
+            number, f"the arguments of the call {name} are JSON within JSON", "Encode them once"
+        )
     return ToolCall(name, arguments.strip())

@@ -44,11 +44,18 @@ PROBES: tuple[Conversation, ...] = (
     _conversation(_SYSTEM, _HELLO),
     _conversation(None, " Hello\n"),
     _conversation(None, _HELLO, _ANSWER),
+    _conversation("", _HELLO),
+    _conversation("  ", _HELLO),
     _conversation(None, "Wer?", "Ich bin's.", "敏捷的狐狸 🦊?", "Ja, 12 + 3 = 15\n\n- x"),
     _conversation("  Zürich\n\n2 ", "\tint x;\n", "a\n", "  ", "b  "),
-    _conversation(None, "a", "b", "c", "d", "e"),
+    _conversation(None, *"abcdefghijklm"),
+    _conversation(
+        "/think", "Say /no_think", "/think", "a /no_think", "x\n\n\n\n\r\ny  z", "\n\n\nb\r\n\n\nc"
+    ),
+    _conversation(None, "a", "\n\n\n b", "c /think"),
+    _conversation(None, "a /no_think"),
 )
-"""Conversations that are rendered; the first four show the traits."""
+"""Conversations that are rendered; the first six show the traits."""
 _REASONED = Conversation(
     turns=(UserTurn(_HELLO), AssistantTurn((Thoughts("\nGreet\n"), Response("\n\n Hi!")))),
     deliberation=True,
@@ -103,7 +110,7 @@ def find_traits(syntax: TurnSyntax, rendered: Sequence[Rendered], begin: str) ->
 
     Raises   DataError when the template does not write turns in this syntax.
     """
-    plain, with_system, blanks, answered = rendered[:4]
+    plain, with_system, blanks, answered, empty, blank = rendered[:6]
     user = _turn(syntax, "user", _HELLO)
     if not plain.text.endswith(user):
         raise _unknown(syntax, plain, user)
@@ -113,11 +120,15 @@ def find_traits(syntax: TurnSyntax, rendered: Sequence[Rendered], begin: str) ->
     head = with_system.text.removesuffix(user).removeprefix(used)
     written = _system_text(syntax, head) if with_system.text.endswith(user) else None
     system = not with_system.error and written is not None and written.endswith(_SYSTEM)
+    skipped = next(
+        (name for name, each in (("blank", blank), ("empty", empty)) if each == plain), ""
+    )
     return TemplateTraits(
         begin=used,
         default_system=default,
         system_prefix=(written or "").removesuffix(_SYSTEM) if system else "",
         system=system,
+        skipped_system=skipped if system else "",
         trim=blanks.text.endswith(_turn(syntax, "user", _HELLO)),
         thoughts=THINK in answered.text,
     )

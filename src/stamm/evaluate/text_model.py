@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.receipts import check_file
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
 from stamm.chat.formats import ApertusFormat, ChatFormat
+from stamm.chat.template_files import folder_template
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
 from stamm.corpus.tokenizer.imported import (
     ImportedTokenizer,
@@ -22,7 +22,6 @@ from stamm.models.hf_files import end_ids
 
 AnyTokenizer = Tokenizer | ImportedTokenizer
 _CONFIG = "tokenizer_config.json"
-_TEMPLATE = "chat_template.jinja"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,13 +148,8 @@ def load_tokenizer(folder: Path) -> AnyTokenizer:
         return Tokenizer.load(folder)
     except DataError as error:
         own = error
-    template = folder / _TEMPLATE
-    check_file(template)
     try:
-        written = template.read_text(encoding="utf-8") if template.is_file() else ""
-        return ImportedTokenizer.load(folder, written)
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{template} cannot be read: {error}") from None
+        return ImportedTokenizer.load(folder, folder_template(folder))
     except DataError:
         if (folder / _CONFIG).is_file():  # another model's: its own reason counts
             raise

@@ -14,6 +14,7 @@ import torch
 
 from stamm.base.errors import ConfigError, DataError, ExportError, visible
 from stamm.base.files import write_json, write_text
+from stamm.chat.template_files import TEMPLATE
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import SPLIT_PATTERN
 from stamm.export.gguf_file import (
@@ -29,7 +30,7 @@ from stamm.export.gguf_file import (
 )
 from stamm.export.gguf_keys import check_keys
 from stamm.export.gguf_reader import GgufReader
-from stamm.export.transformers_target import TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from stamm.export.transformers_target import TOKENIZER, TOKENIZER_CONFIG
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, check_finite
 from stamm.models.hub import xielu_constants
@@ -103,7 +104,10 @@ class GgufModel:
             for layer, alphas in enumerate(self._alphas()):
                 for name, value in alphas.items():
                     decoder.get_parameter(f"model.layers.{layer}.mlp.act_fn.{name}").fill_(value)
-        check_finite(decoder)
+        try:
+            check_finite(decoder)
+        except DataError as error:
+            raise self._error(f"cannot be used: {error.what}", "Fetch the file again") from None
         return decoder.eval()
 
     def write_tokenizer(self, folder: Path) -> None:
@@ -120,6 +124,8 @@ class GgufModel:
         types = self._file.metadata.get("tokenizer.ggml.token_type")
         if not isinstance(types, list) or len(types) != len(tokens):
             raise self._error("has no token_type for each token")
+        if twice := [token for token, count in Counter(tokens).items() if count > 1]:
+            raise self._error(f"has the token {visible(repr(twice[0]), 60)} twice")
         if HF_TOKENIZER in self._file.metadata:
             write_text(folder / TOKENIZER, self._text(HF_TOKENIZER))
             begins = bool(ImportedTokenizer.load(folder).prefix_ids())

@@ -9,8 +9,9 @@ from typing import Any
 
 from stamm.base.errors import ExportError
 from stamm.base.receipts import check_file
-from stamm.chat.formats import ApertusFormat, chat_template
+from stamm.chat.formats import chat_template
 from stamm.chat.render import ASSISTANT_END
+from stamm.chat.template_files import TEMPLATE, folder_template
 from stamm.chat.template_sandbox import render_all
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
@@ -26,10 +27,10 @@ from stamm.export.llama_cpp import VERSION, LlamaCpp
 from stamm.export.runtime_support import gguf_reasons
 from stamm.export.target import CardText, ExportOptions, LoadedExport
 from stamm.export.transformers_target import (
-    TEMPLATE,
     TOKENIZER_CONFIG,
     imported_special_ids,
     open_tokenizer,
+    trained_template,
 )
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
@@ -116,10 +117,10 @@ class GgufTarget:
             special, ends = imported_special_ids(beside)
             begin, pad = special.begin, special.pad
             add_begin = bool(ImportedTokenizer.load(file).prefix_ids())
-            if self._options.chat_format == ApertusFormat.name:
-                template = chat_template()  # the published one writes other ids
-            elif chat and (beside / TEMPLATE).is_file():
-                template = (beside / TEMPLATE).read_text(encoding="utf-8")
+            if chat:
+                template = trained_template(beside, self._options.chat_format)
+            else:
+                template = folder_template(beside)
         elif chat:
             ends, template = [END_ID, RESERVED_TOKENS.index(ASSISTANT_END)], chat_template()
         return GgufTokenizer(

@@ -12,9 +12,10 @@ import torch
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_bytes, write_json, write_text
 from stamm.base.receipts import check_file
-from stamm.chat.chatml_llama3 import SYNTAXES
+from stamm.chat.chatml_llama3 import SYNTAXES, default_traits, turn_template
 from stamm.chat.formats import ApertusFormat, chat_template
 from stamm.chat.render import ASSISTANT_END, ASSISTANT_START
+from stamm.chat.template_files import TEMPLATE, as_trained, config_as_trained, folder_template
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS, UNKNOWN_ID
 from stamm.corpus.tokenizer.imported import (
     ImportedTokenizer,
@@ -41,7 +42,6 @@ from stamm.models.weight_shards import write_weights
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-TEMPLATE = "chat_template.jinja"
 # Of each format: the token that starts a turn, the one that ends it, other stop tokens, padding.
 _FORMATS = (
     (ASSISTANT_START, ASSISTANT_END, (RESERVED_TOKENS[END_ID],), (RESERVED_TOKENS[PAD_ID],)),
@@ -114,8 +114,11 @@ class TransformersTarget:
         model = HubModel(folder, rounded=rounded)
         kind = hub_class(load_hub_config(folder))
         architecture = kind.own_code or kind.architecture
-        chat = (folder / TEMPLATE).is_file()
+        template = folder_template(folder)
+        chat = bool(template)
         usage = _CHAT_USAGE if chat else _USAGE
+        if "enable_thinking" in template:  # what stamm's sampling writes without deliberation
+            usage = usage.replace("return_dict", "enable_thinking=False, return_dict")
         own_order = kind.hidden_act == "xielu" and not rounded
         same = {SAME_ORDER: load_hub(folder, compat="eps")} if own_order else {}
         return LoadedExport(
@@ -187,8 +190,7 @@ def write_chat_files(
 
     folder        a folder that `write_folder` has written
     tokenizer     tokenizer.json; that of an imported model has its configuration beside it
-    chat_format   see ExportOptions; a model that was fine-tuned with "apertus" has stamm's template,
-                  since the published one writes other ids than those of training
+    chat_format   see ExportOptions; a model that was fine-tuned has its `trained_template`
 
     Raises   DataError when a file cannot be read.
     """
@@ -205,13 +207,18 @@ def write_chat_files(
             if (beside / name).is_file():
                 check_file(beside / name)
                 write_bytes(folder / name, (beside / name).read_bytes())
-        if chat_format == ApertusFormat.name:
-            config = read_json(beside / TOKENIZER_CONFIG)
-            config.pop("chat_template", None)
-            if "split_special_tokens" in config:  # so in stamm's exports of models without chat
+        if chat_format:
+            config = config_as_trained(read_json(beside / TOKENIZER_CONFIG))
+            if (
+                "split_special_tokens" in config
+            ):  # of a model without chat: the template has control tokens
                 config["split_special_tokens"] = False
-            write_json(folder / TOKENIZER_CONFIG, config)
-            write_text(folder / TEMPLATE, chat_template())
+            if chat_format == ApertusFormat.name or (beside / TEMPLATE).is_file():
+                config.pop("chat_template", None)
+            if "chat_template" not in config:
+                write_text(folder / TEMPLATE, trained_template(beside, chat_format))
+            if config != read_json(beside / TOKENIZER_CONFIG):
+                write_json(folder / TOKENIZER_CONFIG, config)
         special, ends = imported_special_ids(beside)
     ids = {
         "bos_token_id": special.begin,
@@ -221,6 +228,21 @@ def write_chat_files(
     write_json(folder / CONFIG, {**read_json(folder / CONFIG), **ids})
     generation = {**generation_config(), **ids, "eos_token_id": ends}
     write_json(folder / "generation_config.json", generation)
+
+
+def trained_template(folder: Path, chat_format: str) -> str:
+    """The template that writes what a model was trained with.
+
+    It is stamm's for "apertus", since the published one writes other ids; else the one of the
+    tokenizer's folder, without today's date, or that of the format for a folder without one, as of base
+    models.
+    """
+    if chat_format == ApertusFormat.name:
+        return chat_template()
+    if text := folder_template(folder):
+        return as_trained(text)
+    syntax = next(syntax for syntax in SYNTAXES if syntax.name == chat_format)
+    return turn_template(syntax, default_traits(syntax, ImportedTokenizer.load(folder).has))
 
 
 def imported_special_ids(folder: Path) -> tuple[HubSpecialIds, list[int]]:

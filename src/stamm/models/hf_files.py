@@ -22,6 +22,7 @@ CONFIG = "config.json"
 GENERATION = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
 ACTIVATION_KEY = "stamm_activation"
 DEFAULTS: dict[str, dict[str, Any]] = {
     "apertus": {"hidden_act": "xielu", "rms_norm_eps": 1e-5, "max_position_embeddings": 65536},
@@ -237,6 +238,11 @@ def weight_files(folder: Path) -> list[str]:
     Raises   DataError without one, or when two sets of weights could be meant.
     """
     whole, index = folder / WEIGHTS, folder / INDEX
+    if (folder / ADAPTER).exists() and is_hub_folder(folder):
+        raise DataError(
+            f"{folder} has {ADAPTER} beside its weights, and transformers would add the adapter to them",
+            fix=f"Merge it, or remove {ADAPTER} where the weights have it already",
+        )
     if not index.exists():
         others = [] if whole.exists() else sorted(path.name for path in folder.glob("*.bin"))
         if others:
@@ -245,7 +251,7 @@ def weight_files(folder: Path) -> list[str]:
                 fix="Save the model as safetensors: save_pretrained of transformers does",
             )
         return [WEIGHTS]
-    names = _shards(index)
+    names = sorted(set(weight_map(folder).values()))
     if whole.exists() and names != [WEIGHTS]:
         raise DataError(
             f"{folder} has {WEIGHTS} and {INDEX}, which names other files: one of them is stale",
@@ -259,7 +265,14 @@ def weight_files(folder: Path) -> list[str]:
     return names
 
 
-def _shards(index: Path) -> list[str]:
+def weight_map(folder: Path) -> dict[str, str]:
+    """File of each tensor by the index of a folder; {} without one.
+
+    Raises   DataError when the index has no table of files.
+    """
+    index = folder / INDEX
+    if not index.exists():
+        return {}
     stored = read_json(index)
     table = stored.get("weight_map") if isinstance(stored, dict) else None
     if (
@@ -270,7 +283,7 @@ def _shards(index: Path) -> list[str]:
         raise DataError(
             f"{index} has no weight_map from tensors to files", fix="Fetch the checkpoint again"
         )
-    return sorted(set(table.values()))
+    return table
 
 
 def unused_keys(folder: Path) -> tuple[UnknownKeys, list[str]]:

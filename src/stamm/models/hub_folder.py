@@ -29,10 +29,12 @@ from stamm.models.hf_files import (
     ACTIVATION_KEY,
     CONFIG,
     DEFAULTS,
+    INDEX,
     WEIGHTS,
     config_keys,
     rope_keys,
     weight_files,
+    weight_map,
 )
 from stamm.models.parameter_shapes import parameter_shapes
 from stamm.models.rope import inverse_frequencies
@@ -279,6 +281,12 @@ def _stored_tensors(folder: Path) -> dict[str, _Stored]:
                     stored.append(_Stored(name, path, tuple(entry.get_shape()), entry.get_dtype()))
         except (OSError, SafetensorError) as error:
             raise DataError(f"{path} cannot be read: {error}") from None
+    if lost := sorted(weight_map(folder).keys() - {tensor.name for tensor in stored}):
+        raise DataError(
+            f"{INDEX} names {_listed(lost)}, and none of its files has it",
+            where=str(folder),
+            fix="Fetch the weights again",
+        )
     # A model that was saved from the class without an output matrix has no "model." in its names.
     prefix = "" if any(tensor.name.startswith("model.") for tensor in stored) else "model."
     apertus = read_json(folder / CONFIG)["model_type"] == "apertus"

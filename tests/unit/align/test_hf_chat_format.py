@@ -115,7 +115,14 @@ def test_a_text_never_becomes_a_control_token(name: str, given: Any) -> None:
             for row in given
         ]
     )
-    harmless = read_conversation([{**row, "content": "a"} for row in given])
+    harmless = read_conversation(
+        [
+            {**row, "content": "a" if row["content"] else ""}
+            if row["role"] == "system"
+            else {**row, "content": "a"}
+            for row in given
+        ]
+    )
 
     def control(conversation: Conversation) -> list[str]:
         ids = chat.encode(conversation).ids
@@ -220,6 +227,22 @@ def test_the_template_of_the_configuration_counts_too(tmp_path: Path) -> None:
         assert load_chat_format(folder).name == "chatml"
 
 
+@pytest.mark.parametrize(
+    ("condition", "skipped"), [("m.content", [""]), ("m.content.strip()", ["", " \n"])]
+)
+def test_a_system_message_that_the_template_skips_is_none(
+    tmp_path: Path, condition: str, skipped: list[str]
+) -> None:
+    template = TEMPLATES["skips an empty system message"].replace("or m.content", f"or {condition}")
+    assert condition in template
+    chat = load_chat_format(imported_folder(tmp_path, template))
+    asked = Conversation(turns=(UserTurn("Hi"),))
+    plain = chat.encode(asked, prompt=True).ids
+    for system in ("", " \n", "x"):
+        found = chat.encode(dataclasses.replace(asked, system=system), prompt=True).ids
+        assert (found == plain) is (system in skipped)
+
+
 def test_our_own_template_is_the_apertus_format(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(DESCRIPTION, encoding="utf-8")
     plain = load_chat_format(tmp_path)
@@ -246,6 +269,23 @@ def test_our_own_template_is_the_apertus_format(tmp_path: Path) -> None:
         ("<|im_start|>{% for i in range(90000) %}{{ '%9d' % i }}{% endfor %}", "writes more than"),
         (CHATML.replace("m.content", "m.content.upper()"), "it ends a message with"),
         (CHATML + LLAMA3, "it ends a message with"),
+        # What only some contents or long conversations show.
+        ("{% set messages = messages[-8:] %}" + CHATML, "it writes"),
+        (CHATML.replace("m.content", "m.content | replace('\n\n\n', '\n\n')"), "it writes"),
+        (CHATML.replace("m.content", "m.content | replace('/no_think', '')"), "it writes"),
+        (
+            CHATML.replace(
+                "m.content", "(m.content.lstrip('\n') if m.role == 'assistant' else m.content)"
+            ),
+            "it writes",
+        ),
+        (
+            CHATML.replace(
+                "assistant\n' }}",
+                "assistant\n' ~ ('No. ' if '/no_think' in messages[-1].content else '') }}",
+            ),
+            "it writes",
+        ),
     ],
 )
 def test_other_templates_are_refused(tmp_path: Path, template: str, message: str) -> None:

@@ -422,3 +422,57 @@ def test_labels_beside_messages_are_read_where_the_loss_needs_them(tmp_path: Pat
     labelled = EncodedExamples.open(prepare(tmp_path / "kto", rows, needs="labels"))
     assert [(a.role, a.reward) for a in labelled.answers] == [("rated", 1.0), ("rated", 0.0)]
     assert EncodedExamples.open(prepare(tmp_path / "sft", rows)).kind == "chat"
+
+
+class Said(NoProgress):
+    """Keeps the lines of the log."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, message: str) -> None:
+        self.lines.append(message)
+
+
+def test_pairs_whose_rewards_contradict_their_order_are_counted(tmp_path: Path) -> None:
+    rows = [
+        {**PAIR, "prompt": f"{number}?", "chosen_reward": chosen, "rejected_reward": 1.0}
+        for number, chosen in enumerate([2.0, 0.5, 1.0, 1.0])
+    ]
+    said = Said()
+    prepare(tmp_path, [*rows, PAIR], progress=said)
+    assert [line for line in said.lines if "reward" in line] == [
+        "The chosen answer has a lower reward than the rejected one in 1 pairs, and an equal one in 2: "
+        "the columns chosen and rejected decide."
+    ]
+
+
+def test_no_question_is_in_both_splits_and_their_sizes_are_reported(tmp_path: Path) -> None:
+    rows = [
+        chat(f"{blank}Question {number}?{blank}", f"Answer {take}")
+        for number in range(40)
+        for take, blank in enumerate(("", " ", "\n"))
+    ]
+    said = Said()
+    out = prepare(tmp_path, rows, held_out=0.3, progress=said)
+    splits = [EncodedExamples.open(out, split).answers for split in ("train", "held_out")]
+    train, held_out = (
+        {
+            TOKENIZER.decode(answer.ids[: answer.prompt_tokens]).split("Question")[1].split("?")[0]
+            for answer in split
+        }
+        for split in splits
+    )
+    assert train
+    assert held_out
+    assert not train & held_out
+    assert f"Held out: {len(splits[1])} of 120 rows, by their first questions." in said.lines
+
+
+def test_one_question_for_all_rows_cannot_be_split(tmp_path: Path) -> None:
+    rows = [chat("Translate this.", f"Answer {number}") for number in range(8)]
+    said = Said()
+    prepare(tmp_path / "none", rows, held_out=0.1, progress=said)
+    assert any(line.startswith("Held out: 0 of 8 rows") and "raise" in line for line in said.lines)
+    with pytest.raises(DataError, match="all 8 rows are held out, since held_out chooses first"):
+        prepare(tmp_path / "all", rows, held_out=0.999)

@@ -70,6 +70,15 @@ DATED = """\
     {{- '<|start_header_id|>' ~ m.role ~ '<|end_header_id|>\n\n' ~ m.content | trim ~ '<|eot_id|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"""
+# As Llama 3.2: today's date where the engine has a clock, else a fixed one.
+TODAY = DATED.replace(
+    "strftime_now('%Y') if strftime_now is defined and no else '2024'",
+    "strftime_now('%Y') if strftime_now is defined else '2024'",
+)
+SKIPS_SYSTEM = (
+    "{% for m in messages if m.role != 'system' or m.content %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content"
+    " ~ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 NO_SYSTEM = (
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     + CHATML
@@ -80,6 +89,7 @@ TEMPLATES = {
     "thinking": THINKING,
     "llama3": LLAMA3,
     "dated": DATED,
+    "skips an empty system message": SKIPS_SYSTEM,
     "no system": NO_SYSTEM,
 }
 

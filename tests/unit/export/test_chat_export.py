@@ -18,13 +18,22 @@ from stamm.base.errors import ExportError
 from stamm.base.files import read_json, write_json
 from stamm.chat.conversation import read_conversation, to_messages
 from stamm.chat.template_traits import PROBES
+from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.export import job, transformers_target
 from stamm.export.config import ExportConfig
+from stamm.export.gguf_target import GgufTarget
+from stamm.export.target import ExportOptions
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import write_chat_record
 from tests.unit.align.test_import_job import ASKED, llama_folder
 from tests.unit.chat.conversations import messages
-from tests.unit.chat.imported_folders import TEMPLATES, apertus_folder, imported_folder
+from tests.unit.chat.imported_folders import (
+    TEMPLATES,
+    TODAY,
+    apertus_folder,
+    description,
+    imported_folder,
+)
 
 CONFIG = ExportConfig(parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1)
 
@@ -131,12 +140,72 @@ def test_an_imported_model_keeps_its_template(tmp_path: Path) -> None:
     assert list(found) == tokens[0].tolist()
 
 
+@pytest.mark.parametrize("llama", [False, True])
+def test_a_fine_tuned_base_model_without_a_template_is_served_with_that_of_its_format(
+    tmp_path: Path, llama: bool
+) -> None:
+    source = imported_folder(tmp_path / "tokenizer", None)
+    (source / "tokenizer.json").write_text(description(llama), encoding="utf-8")
+    end = "<|end_of_text|>" if llama else "<|endoftext|>"
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}
+    config["split_special_tokens"] = True  # as stamm writes it for a model without chat
+    write_json(source / "tokenizer_config.json", config)
+    chat = load_chat_format(source)
+    folder = tmp_path / "export"
+    folder.mkdir()
+    write_json(folder / "config.json", {})
+    transformers_target.write_chat_files(folder, source / "tokenizer.json", 128, chat.name)
+    shutil.copy(source / "tokenizer.json", folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for asked in PROBES:
+        for prompt in (False, True):
+            found = tokenizer.apply_chat_template(
+                to_messages(asked.system, asked.turns),
+                tokenize=True,
+                return_dict=False,
+                add_generation_prompt=prompt,
+            )
+            assert list(found) == chat.encode(asked, prompt=prompt).ids
+    target = GgufTarget()
+    target.configure(ExportOptions(chat_format=chat.name))
+    size = ImportedTokenizer.load(source).size
+    stored = target._tokenizer(source / "tokenizer.json", size)
+    assert stored.template == (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    assert load_chat_format(folder).encode(ASKED, prompt=True) == chat.encode(ASKED, prompt=True)
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
+@pytest.mark.parametrize("tuned", ["llama3", ""])
+def test_a_fine_tuned_model_is_served_with_the_date_of_its_training(
+    tmp_path: Path, place: str, tuned: str
+) -> None:
+    source = imported_folder(tmp_path / "tokenizer", TODAY)
+    if place == "tokenizer_config.json":
+        config = read_json(source / place)
+        write_json(source / place, {**config, "chat_template": TODAY})
+        (source / "chat_template.jinja").unlink()
+    ours = load_chat_format(source).encode(ASKED, prompt=True).ids
+    folder = tmp_path / "export"
+    folder.mkdir()
+    write_json(folder / "config.json", {})
+    transformers_target.write_chat_files(folder, source / "tokenizer.json", 128, tuned)
+    shutil.copy(source / "tokenizer.json", folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    found = tokenizer.apply_chat_template(
+        to_messages(ASKED.system, ASKED.turns),
+        tokenize=True,
+        return_dict=False,
+        add_generation_prompt=True,
+    )
+    assert (list(found) == ours) is bool(tuned)  # as imported, transformers writes today's date
+
+
 @pytest.mark.parametrize("place", ["", "chat_template.jinja", "tokenizer_config.json"])
 def test_a_fine_tuned_imported_apertus_has_the_template_of_its_training(
     inputs: dict[str, Path], tmp_path: Path, place: str
 ) -> None:
-    description = (inputs["tokenizer"] / "tokenizer.json").read_text(encoding="utf-8")
-    source = apertus_folder(tmp_path / "tokenizer", description, place)
+    text = (inputs["tokenizer"] / "tokenizer.json").read_text(encoding="utf-8")
+    source = apertus_folder(tmp_path / "tokenizer", text, place)
     model = tmp_path / "model"
     shutil.copytree(inputs["model"], model)
     ours = load_chat_format(source)

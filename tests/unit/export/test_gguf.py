@@ -15,10 +15,12 @@ import torch
 
 from stamm.align.model_source import load_chat_format
 from stamm.base.errors import ConfigError, ExportError, RunError
-from stamm.base.files import read_json
-from stamm.chat.conversation import to_messages
+from stamm.base.files import read_json, write_json
+from stamm.chat.conversation import Conversation, UserTurn, to_messages
 from stamm.chat.formats import chat_template
+from stamm.chat.template_sandbox import render_all
 from stamm.chat.template_traits import PROBES
+from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export import gguf_file, job, llama_cpp, parity
 from stamm.export.config import ExportConfig
@@ -35,7 +37,7 @@ from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import write_chat_record
 from stamm.runs.schemas.export import TokenAgreement
 from tests.conftest import environment
-from tests.unit.chat.imported_folders import apertus_folder
+from tests.unit.chat.imported_folders import TODAY, apertus_folder, imported_folder
 
 CONFIG = ExportConfig(
     target="gguf", parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1
@@ -264,8 +266,35 @@ def test_a_fine_tuned_imported_apertus_has_the_template_and_stops_of_its_trainin
         chat.stop_ids,
         chat.pad_id,
     )
-    target.configure(ExportOptions())
-    assert target._tokenizer(source / "tokenizer.json", SMALL.vocab_size).template == ""
+    target.configure(ExportOptions())  # not fine-tuned: the template of the folder, as it is
+    kept = target._tokenizer(source / "tokenizer.json", SMALL.vocab_size).template
+    assert kept == ((source / place).read_text(encoding="utf-8") if place else "")
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
+@pytest.mark.parametrize("tuned", [False, True])
+def test_an_imported_model_keeps_its_template_without_the_date_if_it_was_fine_tuned(
+    tmp_path: Path, place: str, tuned: bool
+) -> None:
+    folder = imported_folder(tmp_path, TODAY)
+    if place == "tokenizer_config.json":
+        config = read_json(folder / place)
+        write_json(folder / place, {**config, "chat_template": TODAY})
+        (folder / "chat_template.jinja").unlink()
+    ours = load_chat_format(folder)
+    target = GgufTarget()
+    target.configure(ExportOptions(chat_format=ours.name if tuned else ""))
+    size = ImportedTokenizer.load(folder).size
+    template = target._tokenizer(folder / "tokenizer.json", size).template
+    assert (template == TODAY) is not tuned
+    case = {"messages": [{"role": "user", "content": "Hello"}], "add_generation_prompt": True}
+    names = {"bos_token": "<|begin_of_text|>", "strftime_now": lambda _: "1 Jan 2030"}
+    text = render_all(template, [case], names)[0].text
+    asked = Conversation(turns=(UserTurn("Hello"),))
+    same = ours.encode(asked, prompt=True).ids == ImportedTokenizer.load(folder).encode_rendered(
+        text
+    )
+    assert same is tuned
 
 
 @pytest.mark.slow

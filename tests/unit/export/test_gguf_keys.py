@@ -198,6 +198,19 @@ def test_what_is_not_honoured_is_refused_by_name(case: str, tmp_path: Path) -> N
     assert "\n" not in str(raised.value)
 
 
+def test_a_token_that_is_there_twice_is_named(tmp_path: Path, capfd: Any) -> None:
+    tokens = [*BASE["tokenizer.ggml.tokens"][:-1], "hell"]
+    path = small_file(tmp_path / "m.gguf", {"tokenizer.ggml.tokens": tokens})
+    with pytest.raises(DataError, match=r"has the token 'hell' twice"):
+        read(path, tmp_path / "tokenizer")
+    # A vocabulary at which the library panics is one line, too.
+    kinds = [*BASE["tokenizer.ggml.token_type"][:-1], 2]
+    path = small_file(tmp_path / "m.gguf", {"tokenizer.ggml.token_type": kinds})
+    with pytest.raises(DataError, match=r"not a tokenizer: range end index"):
+        read(path, tmp_path / "tokenizer")
+    assert "panicked" not in capfd.readouterr().err
+
+
 def test_weights_with_nan_and_big_endian_files_are_refused(tmp_path: Path) -> None:
     damaged = np.ones((64, 32), np.float32)
     damaged[3, 3] = np.nan

@@ -234,6 +234,19 @@ def test_files_of_a_model_belong_together(folders: dict[str, Path], tmp_path: Pa
     ):
         load_hub(folder)
     save_file(tensors, second)
+    index = folder / "model.safetensors.index.json"
+    table = read_json(index)
+    named = {**table["weight_map"], "model.layers.2.mlp.up_proj.weight": first.name}
+    write_json(index, {**table, "weight_map": named})
+    with pytest.raises(
+        DataError, match=r"index\.json names model\.layers\.2.*and none of its files"
+    ):
+        load_hub(folder)
+    write_json(index, table)
+    write_json(folder / "adapter_config.json", {"peft_type": "LORA"})
+    with pytest.raises(DataError, match=r"has adapter_config\.json beside its weights.*Merge it"):
+        load_hub(folder)
+    (folder / "adapter_config.json").unlink()
     second.rename(tmp_path / "moved")
     with pytest.raises(DataError, match=r"has no model-00002-of-00002\.safetensors, which .*index"):
         load_hub(folder)

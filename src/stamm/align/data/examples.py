@@ -33,15 +33,16 @@ from stamm.base.errors import DataError
 from stamm.base.json_text import parse_json
 from stamm.base.known_keys import KnownKeys, RefusedKey
 from stamm.chat.conversation import (
-    ENDED,
-    MASK,
-    MESSAGE_KEYS,
     AssistantTurn,
     Conversation,
     Thoughts,
+    ToolCalls,
     as_prompt,
+    check_control_tokens,
     read_conversation,
 )
+from stamm.chat.message_keys import ENDED, LOSS_KEYS, MASK, MESSAGE_KEYS, TOOL_KEYS
+from stamm.chat.render import ANSWER_TOOL
 from stamm.corpus.records import clean_field, whole_text
 
 Kind = Literal["auto", "chat", "preference", "rated"]
@@ -192,6 +193,46 @@ ROW_KEYS = KnownKeys(
             meaning="restricts the answer", neutral=({"type": "text"}, "text")
         ),
     },
+    suspect=re.compile(
+        r"(?i)^(?:is_?)?(?:train(?:able|ed|ing)?|learn(?:able|ed)?|supervised?|loss|ignored?|skip)$|"
+        r"^train_?on|(?:^|_)loss(?:_|$)|(?:^|_)masks?(?:_|$)|(?:^|_)weights?$|^weights?_"
+    ),
+    suspected=RefusedKey(
+        meaning="may state what is trained on",
+        neutral=_NOTHING,
+        fix="Use weight of a message: 1 or 0, or remove the column",
+    ),
+)
+_ORDER = RefusedKey(
+    meaning="may state another order of the answers than chosen and rejected",
+    neutral=_NOTHING,
+    fix="Remove the column, or the row where it says otherwise",
+)
+_PAIR_KEYS = KnownKeys(
+    reader="a pair",
+    read=frozenset(),
+    refused={
+        **dict.fromkeys(
+            (
+                *("preference", "preferred", "winner", "better", "label", "kto_tag"),
+                *("swapped", "flipped", "is_swapped", "is_flipped"),
+            ),
+            _ORDER,
+        ),
+        **dict.fromkeys(
+            ("tie", "is_tie", "tied"),
+            RefusedKey(
+                meaning="states whether the answers are equally good",
+                neutral=(False,),
+                fix="Leave out the rows whose answers are equally good",
+            ),
+        ),
+        "margin": RefusedKey(
+            meaning="is a margin of the reward model's loss",
+            fix="Use chosen_reward and rejected_reward, whose difference is the margin with "
+            "train.loss.margin=true",
+        ),
+    },
 )
 """Columns of a row. language and url are of the ledger; token_ids are read from steps of the same run."""
 
@@ -238,7 +279,7 @@ def read_example(
 
 
 def unknown_keys(row: Mapping[str, Any]) -> Iterator[str]:
-    """Columns of a row and keys of its messages that are not read: "score", "messages: mood"."""
+    """Columns of a row, keys of its messages and of its tools that are not read: "score", "messages: mood"."""
     yield from ROW_KEYS.unknown(row)
     found: set[str] = set()
     for column in (*_MESSAGE_COLUMNS, *ALIASES["messages"]):
@@ -247,6 +288,12 @@ def unknown_keys(row: Mapping[str, Any]) -> Iterator[str]:
             if isinstance(message, Mapping):
                 found.update(MESSAGE_KEYS.unknown(message))
     yield from (f"messages: {key}" for key in sorted(found))
+    tools = row.get("tools", row.get("functions"))
+    found = set()
+    for tool in tools if isinstance(tools, list) else ():
+        declared = tool.get("function", tool) if isinstance(tool, Mapping) else None
+        found.update(TOOL_KEYS.unknown(declared) if isinstance(declared, Mapping) else ())
+    yield from (f"tools: {key}" for key in sorted(found))
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,6 +312,9 @@ def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
                 columns[name] = [columns[name]]
         if "messages" in columns and not _is_conversation(columns["chosen"]):
             columns.setdefault("prompt", columns["messages"])
+    for name, other in (("chosen", "rejected"), ("rejected", "chosen")):
+        if name in columns and other not in columns:
+            raise DataError(f"{name} without {other}", fix="Give both, or prompt and completion")
     if columns.get("instruction") or ("instruction" in columns and columns.get("input")):
         asked = _instruction(columns)
         beside = next((name for name in ("messages", "prompt") if name in columns), "")
@@ -309,7 +359,8 @@ def _instruction(columns: Mapping[str, Any]) -> list[dict[str, str]]:
             raise DataError("history is not a list of questions and answers")
         roles = zip(("user", "assistant"), pair, strict=True)
         messages += [{"role": role, "content": text} for role, text in roles]
-    asked = [columns["instruction"], columns.get("input") or ""]
+    context = columns.get("input") or ""
+    asked = [columns["instruction"], "" if context == "<noinput>" else context]
     if not all(isinstance(text, str) for text in asked):
         raise DataError("instruction or input is not text")
     return [*messages, {"role": "user", "content": "\n".join(filter(None, asked))}]
@@ -398,6 +449,7 @@ def _answered(row: Mapping[str, Any]) -> tuple[list[Any], int]:
 
 
 def _pair(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> PreferencePair:
+    _PAIR_KEYS.check(row)
     prompt = _messages(row, "prompt", "user") if "prompt" in row else []
     if prompt:
         _prompt(prompt, row)
@@ -408,7 +460,9 @@ def _pair(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> PreferenceP
     if "completion" in row and not _says(answers, _messages(row, "completion", "assistant")):
         raise DataError("completion is neither chosen nor rejected", fix=_ONE)
     shared = 0
-    while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
+    while shared < min(len(chosen), len(rejected)) and _meant(chosen[shared]) == _meant(
+        rejected[shared]
+    ):
         shared += 1
     while shared and _role(chosen[shared - 1]) not in _ASKING:
         shared -= 1
@@ -432,6 +486,20 @@ def _pair(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> PreferenceP
 def _role(message: object) -> str:
     role = message.get("role", message.get("from")) if isinstance(message, Mapping) else None
     return role.lower() if isinstance(role, str) else ""
+
+
+def _meant(message: object) -> object:
+    """What a message of a prompt says: without keys that change nothing there."""
+    if not isinstance(message, Mapping):
+        return message
+    left_out = {*MESSAGE_KEYS.harmless, *MESSAGE_KEYS.unknown(message), *LOSS_KEYS}
+    return {
+        key: value
+        for key, value in message.items()
+        if value is not None
+        and key not in left_out
+        and not (key == "id" and _role(message) != "tool")
+    }
 
 
 def _content(message: Mapping[str, Any]) -> object:
@@ -466,7 +534,7 @@ def _without_prompt(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _with_prompt(prompt: list[Any], answer: list[Any], column: str) -> list[Any]:
     """The conversation of a prompt and an answer, which may be the whole conversation already."""
-    if not prompt or answer[: len(prompt)] == prompt:
+    if not prompt or [*map(_meant, answer[: len(prompt)])] == [*map(_meant, prompt)]:
         return answer
     if not _is_conversation(answer):
         return prompt + answer
@@ -484,6 +552,8 @@ def _rated(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> RatedAnswe
         start = replace(start, deliberation=start.deliberation or _reasoned(answer))
     if "reward" not in row:
         return RatedAnswer(origin, start, answer, _label(row["label"]))
+    if "label" in row and row["label"] != row["reward"]:
+        raise DataError("label and reward are different", fix=_ONE)
     return RatedAnswer(origin, start, answer, _reward(row["reward"], "reward"), _references(row))
 
 
@@ -529,16 +599,28 @@ def _prompt(messages: list[Any], row: Mapping[str, Any]) -> Conversation:
 def _read(messages: list[Any], row: Mapping[str, Any], empty: bool = False) -> Conversation:
     """A conversation. Thoughts enable deliberation where the row does not state it."""
     stated = _deliberation(row)
+    messages = _with_system(messages, row)
+    check_control_tokens(messages)
     conversation = read_conversation(
-        _with_system(messages, row),
+        messages,
         tools=row.get("tools"),
         deliberation=stated is True,
         empty_answer=empty,
     )
     answers = [turn for turn in conversation.turns if isinstance(turn, AssistantTurn)]
+    _check_called(conversation.tools, answers)
     if stated is None and _reasoned(*answers):
         conversation = replace(conversation, deliberation=True)
     return conversation
+
+
+def _check_called(tools: Sequence[Mapping[str, Any]], answers: Sequence[AssistantTurn]) -> None:
+    """Check that the tools which are called are among those that the row declares, if it does."""
+    declared = {tool["name"] for tool in tools} | {ANSWER_TOOL}
+    for block in (block for answer in answers for block in answer.blocks):
+        for call in block.calls if isinstance(block, ToolCalls) and tools else ():
+            if call.name not in declared:
+                raise DataError(f"the tool {call.name} is called, and tools does not declare it")
 
 
 def _reasoned(*answers: AssistantTurn) -> bool:

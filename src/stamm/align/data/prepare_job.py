@@ -93,6 +93,7 @@ class _Counts:
     sources   by (source, licence): kept, dropped, supervised tokens
     causes    by the detail of a row that cannot be used, numbers left out: the first such detail, rows
     renamed   columns with a configured name that occurred
+    disordered  pairs whose chosen answer has the lower reward, and those with equal rewards
     """
 
     read: int = 0
@@ -104,6 +105,7 @@ class _Counts:
     first_drop: str = ""
     causes: dict[str, tuple[str, int]] = field(default_factory=dict)
     renamed: set[str] = field(default_factory=set)
+    disordered: Counter[str] = field(default_factory=Counter)
     unknown: UnknownKeys = field(default_factory=UnknownKeys)
 
     @property
@@ -122,6 +124,10 @@ class _Counts:
             self.licences[row.licence if len(self.licences) < _MOST_SOURCES else _OTHERS] += 1
             of_source[0] += 1
             of_source[2] += sum(sum(answer.supervised) for answer in answers)
+            rewards = {answer.role: answer.reward for answer in answers}
+            chosen, rejected = rewards.get(CHOSEN), rewards.get(REJECTED)
+            if chosen is not None and rejected is not None and chosen <= rejected:
+                self.disordered["equal" if chosen == rejected else "lower"] += 1
             return
         self.dropped[row.reason] += 1
         of_source[1] += 1
@@ -398,8 +404,9 @@ def _ledger_row(plain: Mapping[str, Any], example: Example | BadRow, data: bytes
 
 
 def _is_held_out(config: PrepareConfig, example: Example) -> bool:
-    """By the first question, so that all rows about it are in one split."""
-    text = f"{config.seed}\0{first_question(example)}".encode()
+    """By the first question, so that all rows about it are in one split; white space does not count."""
+    asked = " ".join(first_question(example).split())
+    text = f"{config.seed}\0{asked}".encode()
     number = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
     return number < config.held_out * 2**64
 
@@ -436,6 +443,13 @@ def _finish(
     for column, name in ({} if own else config.columns.renamed()).items():
         if column not in counts.renamed:
             raise DataError(f"no row has the column {name!r}", where=f"columns.{column}")
+    held_out = writers[HELD_OUT].examples
+    if held_out and not writers[TRAIN].examples:
+        raise DataError(
+            f"all {held_out:,} rows are held out, since held_out chooses first questions, and theirs are "
+            "few or equal",
+            fix="Set prepare.held_out=0, or another prepare.seed",
+        )
     if not writers[TRAIN].examples:
         first = f"; the first one dropped is {counts.first_drop}" if counts.first_drop else ""
         raise DataError(
@@ -499,6 +513,16 @@ def _finish(
         workspace.progress.log(unknown)
     if counts.bad:
         workspace.progress.log(f"Rows that cannot be used: {causes}. {BAD_ROWS} names each.")
+    if config.held_out and not own:
+        told = f"Held out: {held_out:,} of {counts.kept:,} rows, by their first questions"
+        few = "" if held_out else ". No loss on them: add rows, or raise prepare.held_out"
+        workspace.progress.log(f"{told}{few}.")
+    if not own and counts.disordered:
+        lower, equal = counts.disordered["lower"], counts.disordered["equal"]
+        workspace.progress.log(
+            f"The chosen answer has a lower reward than the rejected one in {lower:,} pairs, and an equal "
+            f"one in {equal:,}: the columns chosen and rejected decide."
+        )
     sequences = sum(writer.answers for writer in writers.values())
     if filter_.kind == "chat" and sequences > counts.kept:
         workspace.progress.log(

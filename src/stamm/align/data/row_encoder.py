@@ -86,7 +86,7 @@ def encode_row(
              the row is a prompt alone, trains on no turn, or its text cannot be encoded
     """
     try:
-        return [
+        answers = [
             _answer(
                 row, role, conversation, chat, context, number, licence, (sampled or {}).get(role)
             )
@@ -96,6 +96,9 @@ def encode_row(
         raise
     except DataError as error:
         raise RowDropError(BAD_ROW, error.line().rstrip(".")) from None
+    if isinstance(row, PreferencePair) and answers[0].ids == answers[1].ids:
+        raise RowDropError(BAD_ROW, "chosen and rejected have the same tokens")
+    return answers
 
 
 def texts_of(row: Example) -> Iterator[str]:

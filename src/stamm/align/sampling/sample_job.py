@@ -38,7 +38,6 @@ from typing import Any
 
 from stamm.align.data.data_files import locate_file
 from stamm.align.data.dataset_reader import BadRow
-from stamm.align.hf_chat_format import TEMPLATE
 from stamm.align.model_source import (
     ChatModel,
     ModelSource,
@@ -56,7 +55,8 @@ from stamm.base.files import atomic, json_line, read_json, remove_leftovers, wri
 from stamm.base.schema import read_objects
 from stamm.chat.conversation import AssistantTurn, to_messages
 from stamm.chat.formats import ChatFormat
-from stamm.corpus.tokenizer.imported import CONFIG as TOKENIZER_CONFIG
+from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
+from stamm.chat.template_files import TEMPLATE
 from stamm.corpus.tokenizer.imported import SPECIAL_MAP
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.engine.distributed import select_device

@@ -64,7 +64,7 @@ from stamm.runs.schemas.training import HELD_OUT_ROWS
 
 VALIDATION = f"evaluate/{HELD_OUT_ROWS}/"
 _SHOWN = ("loss_nats", "loss", "accuracy", "margin")
-_HOLD_OUT = "prepare.held_out=0.05 keeps one row in twenty from training"
+_HOLD_OUT = "prepare.held_out is the share of the prompts to keep from training, such as 0.05"
 
 
 def _metric(loss: Loss) -> str:
@@ -112,7 +112,7 @@ def run(settings: FineTuneJobConfig, workspace: Workspace) -> None:
         name = "validate_every" if settings.patience is None else "patience"
         raise ConfigError(
             f"train.{name} = {getattr(settings, name)}, and no rows are held out to evaluate on",
-            fix=f"Set prepare.held_out=0.05, or leave train.{name} out",
+            fix=f"Raise prepare.held_out, such as to 0.05, or leave train.{name} out",
         )
     else:
         workspace.progress.log(f"No held-out rows, so no validation loss: {_HOLD_OUT}.")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,11 @@ class ImportedTokenizer:
                 )
         names = [token["content"] for token in added if token["special"]]
         _probe(cleaned, names)
+        if plain["model"].get("dropout"):
+            raise DataError(
+                f"dropout = {visible(repr(plain['model']['dropout']), 40)} encodes a text by chance",
+                fix="Set it to null in the model of tokenizer.json, where it is not wanted",
+            )
         self._tokenizer = tokenizers.Tokenizer.from_str(cleaned)
         self._ids = {token["content"]: int(token["id"]) for token in added if token["special"]}
         self._names = {number: name for name, number in self._ids.items()}
@@ -275,8 +281,12 @@ def _probe(description: str, names: Sequence[str]) -> None:
         return
 
     def work() -> bytes:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where a panic of the library is reported
         try:
             tokenizer = tokenizers.Tokenizer.from_str(description)
+        except BaseException as error:  # a panic of the library is no Exception
+            return str(_no_tokenizer(error).what).encode()
+        try:
             for special in (True, False):
                 tokenizer.encode_special_tokens = special
                 for text in (_PROBE, *names):
@@ -296,7 +306,7 @@ def _probe(description: str, names: Sequence[str]) -> None:
     _SETTLED.add(key)
 
 
-def _no_tokenizer(error: Exception) -> DataError:
+def _no_tokenizer(error: BaseException) -> DataError:
     return DataError(f"not a tokenizer: {str(error)[:500]}", fix=_FIX)
 
 

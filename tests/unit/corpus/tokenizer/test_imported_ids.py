@@ -249,6 +249,16 @@ def test_ordinary_replacements_are_read() -> None:
         assert ImportedTokenizer(growing(count, content)).encode("ab")
 
 
+def test_an_encoding_by_chance_is_named() -> None:
+    plain = json.loads(byte_level().to_str())
+    for dropout in (None, 0.0):
+        plain["model"]["dropout"] = dropout
+        assert ImportedTokenizer(json.dumps(plain)).encode("ab")
+    plain["model"]["dropout"] = 0.1
+    with pytest.raises(DataError, match=r"dropout = 0\.1 encodes a text by chance"):
+        ImportedTokenizer(json.dumps(plain))
+
+
 def test_a_costly_tokenizer_ends_at_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern that takes exponential time is stopped; it is the library's own code that runs."""
     monkeypatch.setattr("stamm.corpus.tokenizer.imported._CPU_S", 1)
