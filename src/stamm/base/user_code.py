@@ -212,7 +212,7 @@ def guarded(file: Path, work: Callable[[], Any]) -> Any:
     """The result of `work`, code of the user's file; what it raises becomes a one-line ConfigError."""
     try:
         return work()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end its process when it is read
         frames = traceback.extract_tb(error.__traceback__)
         lines = [f.lineno for f in frames if Path(f.filename).resolve() == file.resolve()]
         where = f"{file}, line {lines[-1]}" if lines else str(file)
@@ -230,6 +230,10 @@ def _imported(module: str) -> ModuleType:
         raise ConfigError(
             f"{module} cannot be imported: {error}",
             fix="Write a file, mine.py:Name, or install the package",
+        ) from error
+    except (Exception, SystemExit) as error:  # code of the user's, or of a package
+        raise ConfigError(
+            f"{module} cannot be imported: {type(error).__name__}: {error}", fix="Correct the module"
         ) from error
 
 

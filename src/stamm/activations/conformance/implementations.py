@@ -6,6 +6,7 @@ import copy
 import functools
 import importlib
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +30,14 @@ class Bound:
     values     the effective parameter values it computes with, after the rounding of storage
     leaves     what parameter gradients are taken in, by parameter name; may be empty
     holds      whether leaves are stored (raw) numbers or effective values
+    module     the module itself, with these values, where it is one
     """
 
     function: Callable[..., Tensor]
     values: Mapping[str, float]
     leaves: Mapping[str, Tensor]
     holds: Literal["raw", "effective"] = "raw"
+    module: nn.Module | None = None
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """y at the inputs."""
@@ -93,11 +96,11 @@ class FunctionImplementation:
     function: Callable[..., Any]
 
     def bind(self, spec: Spec, values: Mapping[str, float], dtype: torch.dtype) -> Bound:
-        """Values are passed as 0-d float32 tensors; as numbers to a function that refuses these."""
+        """Values are passed as 0-d float32 tensors; as numbers to a function that takes no gradient in these."""
         taken = _keywords(self.function)
         names = [p.name for p in spec.trainable if p.name in taken]
-        if not names:
-            _only_initial(self.name, spec, values)
+        if len(names) < len(spec.trainable):
+            _only_initial(self.name, spec, values, names)
         fixed = {p.name: p.initial for p in spec.parameters if not p.trainable and p.name in taken}
         wide = dtype if dtype == torch.float64 else torch.float32
         leaves = {name: torch.tensor(values[name], dtype=wide) for name in names}
@@ -109,8 +112,13 @@ class FunctionImplementation:
         probe = torch.ones(2, dtype=dtype)
         gradients = {n: leaf.clone().requires_grad_() for n, leaf in leaves.items()}
         try:
-            call(gradients, *([probe] * _arity(spec)))
-        except Exception:  # whatever it raises for tensors, it may accept numbers
+            with warnings.catch_warnings():  # of float(tensor), which has no gradient
+                warnings.simplefilter("ignore")
+                result = call(gradients, *([probe] * _arity(spec)))
+            takes_numbers = bool(gradients) and not result.requires_grad
+        except (Exception, SystemExit):  # whatever it raises for tensors, it may accept numbers
+            takes_numbers = True
+        if takes_numbers:
             numbers = {n: leaf.item() for n, leaf in leaves.items()}
             plain = functools.partial(self.function, **numbers, **fixed)
             return Bound(lambda _, *inputs: plain(*inputs), exact, {})
@@ -134,7 +142,7 @@ def resolve(text: str) -> Implementation:
     else:
         try:
             module = importlib.import_module(place)
-        except Exception as error:  # someone else's code: importing it may raise anything
+        except (Exception, SystemExit) as error:  # someone else's code may raise anything
             raise ConfigError(
                 f"{place} cannot be imported: {type(error).__name__}: {error}",
                 fix="Install it, or name a file: file.py:function",
@@ -175,9 +183,9 @@ def called(name: str, bound: Bound, *inputs: Tensor) -> Tensor:
     """
     try:
         result = bound(*inputs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(
-            f"{name} raises {type(error).__name__}: {error}",
+            f"{name} raises {raised(error)}",
             where=f"{_kind(inputs[0])}, {_culprit(bound, *inputs)}",
         ) from error
     if not isinstance(result, Tensor):
@@ -186,6 +194,26 @@ def called(name: str, bound: Bound, *inputs: Tensor) -> Tensor:
     if wrong:
         raise DataError(f"{name} returns {_kind(result)} for {_kind(inputs[0])}")
     return result
+
+
+def raised(error: BaseException) -> str:
+    """The type of an error and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+def parameter_gradients(
+    name: str, output: Tensor, leaves: Mapping[str, Tensor], weight: Tensor
+) -> list[Tensor]:
+    """The gradients of (weight * output).sum() in the leaves, in their order.
+
+    Raises   DataError that names a leaf without a gradient.
+    """
+    gradients = torch.autograd.grad(output, list(leaves.values()), weight, allow_unused=True)
+    absent = [leaf for leaf, gradient in zip(leaves, gradients, strict=True) if gradient is None]
+    if absent:
+        raise DataError(f"{name} returns an output without a gradient in {', '.join(absent)}")
+    return [gradient for gradient in gradients if gradient is not None]
 
 
 def _bound_module(module: nn.Module, spec: Spec, values: Mapping[str, float]) -> Bound:
@@ -209,13 +237,17 @@ def _bound_module(module: nn.Module, spec: Spec, values: Mapping[str, float]) ->
         # functional_call is not typed in torch
         return torch.func.functional_call(module, dict(given), inputs)  # type: ignore[no-any-return]
 
-    return Bound(call, stored, leaves)
+    return Bound(call, stored, leaves, module=module)
 
 
-def _only_initial(name: str, spec: Spec, values: Mapping[str, float]) -> None:
-    if spec.trainable and dict(values) != spec.initial_values():
+def _only_initial(
+    name: str, spec: Spec, values: Mapping[str, float], taken: Collection[str] = ()
+) -> None:
+    initial = spec.initial_values()
+    absent = [p.name for p in spec.trainable if p.name not in taken]
+    if any(values[parameter] != initial[parameter] for parameter in absent):
         raise DataError(
-            f"{name} takes none of the parameters {', '.join(p.name for p in spec.trainable)}:"
+            f"{name} takes {'none of the parameters' if not taken else 'no'} {', '.join(absent)}:"
             f" it cannot be judged at other values than the initial ones"
         )
 
@@ -238,20 +270,24 @@ def _kind(tensor: Tensor) -> str:
 def _culprit(bound: Bound, *inputs: Tensor) -> str:
     """The input at which it raises, found by halving; or that no half alone makes it raise."""
     part = inputs
-    while len(part[0]) > 1:
+    while part[0].dim() and len(part[0]) > 1:
         half = len(part[0]) // 2
         sides = [tuple(t[:half] for t in part), tuple(t[half:] for t in part)]
         failing = [side for side in sides if _raises(bound, *side)]
         if not failing:
-            return f"on {len(part[0])} inputs at once, from x = {part[0][0].item():g}"
+            return (
+                f"on {part[0].numel()} inputs at once, from x = {part[0].reshape(-1)[0].item():g}"
+            )
         part = failing[0]
-    return f"at x = {part[0].item():g}"
+    if part[0].numel() == 1:
+        return f"at x = {part[0].item():g}"
+    return f"on {part[0].numel() or 'no'} inputs at once"
 
 
 def _raises(bound: Bound, *inputs: Tensor) -> bool:
     try:
         bound(*inputs)
-    except Exception:
+    except (Exception, SystemExit):
         return True
     return False
 

@@ -68,9 +68,9 @@ def judge(
 ) -> ConformanceVerdict:
     """Compare an implementation with the exact values, at every 16-bit input and `count` float32.
 
-    Besides those `count`, float32 is judged at one input of every exponent, of both signs, from the
-    smallest subnormal number to the largest finite one, and at an even grid of numbers between 2^-8
-    and 2^6 in magnitude.
+    Besides those `count`, float32 is judged at two inputs of every exponent, of both signs, from the
+    smallest subnormal number to the largest finite one, at multiples of 1/8 up to 64, and at an even
+    grid of numbers between 2^-8 and 2^6 in magnitude.
 
     values       effective values of the trainable parameters; the initial ones by default
     quantities   "function", "slope", "up_slope" (gated), "slope_in_NAME"; all by default
@@ -181,6 +181,11 @@ def _with_more(x: Tensor, count: int) -> Tensor:
     """`x` with a number of every exponent, and, of float32, an even grid in the binades in use."""
     more = exponents(x.dtype)
     if x.dtype == torch.float32:
+        # Powers of two and multiples of 1/8, which programs compare with; none is in the grid.
+        powers = 2.0 ** torch.arange(-149.0, 128.0, dtype=torch.float64)
+        eighths = torch.arange(1, 513) / 8
+        round_numbers = torch.unique(torch.cat([powers.float(), eighths]))
+        more = torch.unique(torch.cat([more, round_numbers, -round_numbers]))
         more = torch.cat([more, _grid(_PER_BINADE if count >= FULL else _PER_BINADE_SAMPLED)])
     return torch.sort(torch.cat([x, more[~torch.isin(more, x)]]), stable=True)[0]
 

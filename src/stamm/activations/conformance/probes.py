@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from stamm.activations.conformance.budgets import budget
+from stamm.activations.conformance.calls import channels, device, modes, repeated, saved
 from stamm.activations.conformance.exact import (
     FUNCTION,
     SLOPE,
@@ -24,6 +25,8 @@ from stamm.activations.conformance.implementations import (
     Implementation,
     StammImplementation,
     called,
+    parameter_gradients,
+    raised,
 )
 from stamm.activations.conformance.inputs import knots, mixed_ups
 from stamm.activations.conformance.judge import exact_stored, judge, near_knots
@@ -44,7 +47,11 @@ _FAR = (1e150, 1e300)  # float64 inputs between which a limit at infinity has be
 _FLOAT64_INPUTS = 2000
 _FLOAT64_ULP = 2.0**20  # arithmetic in float32 is 2**28 ulp of float64 off
 _SUM_SHAPE = (4096, 64)
-_SUM_ERROR = {torch.float32: 2.0**-13, torch.bfloat16: 2.0**-8}  # of the sum of magnitudes
+_SUM_ERROR = {
+    torch.float32: 2.0**-13,
+    torch.bfloat16: 2.0**-8,
+    torch.float16: 2.0**-10,
+}  # of the sum of magnitudes
 
 
 def probe(spec: Spec, implementation: Implementation | None = None) -> list[CheckResult]:
@@ -68,7 +75,13 @@ def probe(spec: Spec, implementation: Implementation | None = None) -> list[Chec
         "sums of parameter gradients": _sums,
         "same results for every thread count": _threads,
         "same results for every split of rows": _rows,
+        "same results in every mode": modes,
+        "same results of every call": repeated,
+        "gradients after tensors are written": saved,
+        "device of the result": device,
     }
+    if not own:
+        probes["parameters of one value a channel"] = channels
     if own:
         probes["parameters stay float32"] = _width
     before = "" if own else f"{judged.name}: "
@@ -84,10 +97,10 @@ def _tried(
         return run(spec, judged)
     except StammError:
         raise
-    except Exception as error:  # someone else's code may raise anything
+    except (Exception, SystemExit) as error:  # someone else's code may raise anything
         if isinstance(judged, StammImplementation):
             raise
-        return False, f"raises {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        return False, f"raises {raised(error)}"
 
 
 def _gradcheck(spec: Spec, judged: Implementation) -> tuple[bool, str]:
@@ -96,7 +109,7 @@ def _gradcheck(spec: Spec, judged: Implementation) -> tuple[bool, str]:
         # Declared as no derivative: it is compared with its formula instead.
         return _surrogate(spec, bound, inputs)
     worst = 0.0
-    for tensors, slopes in _quotients(bound, leaves, inputs):
+    for tensors, slopes in _quotients(judged.name, bound, leaves, inputs):
         worst = max(worst, _gap(tensors, slopes))
     count = len(inputs[0])
     described = f"{count} inputs, {len(leaves)} parameters, largest difference {worst:.2g}"
@@ -210,6 +223,15 @@ def _nan(spec: Spec, judged: Implementation) -> tuple[bool, str]:
             y = called(judged.name, bound, x, *_ups(spec, x))
             if not torch.equal(torch.isnan(y), torch.isnan(x)):
                 kept.append(f"{dtype_name(dtype)} ({length} inputs)")
+            # A loss that is NaN reaches the layers below, wherever the slope is not 0.
+            leaf = torch.full((length,), 1.5, dtype=dtype).requires_grad_()
+            weight = torch.where(torch.isnan(x), torch.nan, torch.ones_like(x))
+            y = called(judged.name, bound, leaf, *_ups(spec, leaf))
+            (slope,) = torch.autograd.grad(y, leaf, weight)
+            there = torch.isnan(slope) == torch.isnan(x)
+            if not (there | (slope == 0)).all():
+                kept.append(f"{dtype_name(dtype)} (gradients)")
+    kept = list(dict.fromkeys(kept))
     return not kept, f"lost or spread in {', '.join(kept)}" if kept else f"{len(_DTYPES)} dtypes"
 
 
@@ -252,7 +274,7 @@ def views(dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     for length in (0, 1, 2, 3, 7, 15, 17, 31, 33, 1023, 1025, 32_771):
         yield f"{length:,} elements", numbers(length)
     yield "0-d", numbers(1).reshape(())
-    for shape in ((7, 13), (3, 1025), (257, 131), (2, 3, 5, 7)):
+    for shape in ((7, 13), (1, 40), (3, 1025), (257, 131), (0, 5), (4, 9, 16), (2, 3, 5, 7)):
         yield " x ".join(map(str, shape)), numbers(torch.Size(shape).numel()).reshape(shape)
     yield "every second element", numbers(2050)[::2]
     yield "every second of many elements", numbers(66_000)[::2]
@@ -265,8 +287,19 @@ def views(dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     yield "expanded", numbers(33).expand(5, 33)
 
 
+def _weights(view: Tensor) -> Iterator[Tensor]:
+    """Incoming gradients in several layouts: powers of two, by which slopes are multiplied exactly."""
+    yield torch.ones((), dtype=view.dtype).expand(view.shape)
+    signed = torch.tensor([1.0, -2.0, 0.5, -1.0, 4.0], dtype=view.dtype)
+    yield signed.repeat(view.numel() // 5 + 1)[: view.numel()].reshape(view.shape)
+    if view.dim() > 1:
+        # In the reverse order of memory.
+        turned = signed.repeat(view.numel() // 5 + 1)[: view.numel()]
+        yield turned.reshape(view.shape[::-1]).permute(*reversed(range(view.dim())))
+
+
 def _layouts(spec: Spec, judged: Implementation) -> tuple[bool, str]:
-    """Values and slopes of every view, and slopes for a gradient without memory of its own."""
+    """Values and slopes of every view, the slopes for incoming gradients of several layouts."""
     checked, wrong = 0, []
     for dtype in _STORED:
         bound = judged.bind(spec, spec.initial_values(), dtype)
@@ -276,12 +309,17 @@ def _layouts(spec: Spec, judged: Implementation) -> tuple[bool, str]:
             exact = exact_quantities(
                 spec, bound.values, view.double().reshape(-1), _ones(view.double().reshape(-1), ups)
             )
-            leaf = view.detach().requires_grad_()
-            y = called(judged.name, bound, leaf, *ups)
-            weights = (torch.ones_like(y), torch.ones((), dtype=dtype).expand(y.shape))
-            slopes = [torch.autograd.grad(y, leaf, w, retain_graph=True)[0] for w in weights]
+            before = view.clone()
+            slopes = []
+            for weight in _weights(view):
+                leaf = view.detach().requires_grad_()
+                y = called(judged.name, bound, leaf, *ups)
+                slopes.append(torch.autograd.grad(y, leaf, weight)[0] / weight)
             with torch.no_grad():
                 alone = called(judged.name, bound, view, *ups)
+            if not torch.equal(before, view):
+                wrong.append(f"the input is written: {name}, {dtype_name(dtype)}")
+                continue
             _, ambiguous = near_knots(spec, bound, view.reshape(-1))
             checked += 1
             for what, result, quantity in (
@@ -332,7 +370,7 @@ def _unchanged(spec: Spec, judged: Implementation) -> tuple[bool, str]:
 def _sums(spec: Spec, judged: Implementation) -> tuple[bool, str]:
     """Gradients of parameters over many inputs, against the sum of the exact ones in float64."""
     worst, where = 0.0, ""
-    for dtype in _STORED:
+    for dtype in (torch.float16, *_STORED):
         bound = judged.bind(spec, spec.initial_values(), dtype)
         if not bound.leaves:
             return True, "there are none" if not spec.trainable else "not offered"
@@ -342,11 +380,19 @@ def _sums(spec: Spec, judged: Implementation) -> tuple[bool, str]:
             up = mixed_ups(count, dtype) if isinstance(spec.arity, Gated) else None
             exact = exact_stored(spec, bound, x.double(), None if up is None else up.double())
             leaves = {n: leaf.detach().clone().requires_grad_() for n, leaf in bound.leaves.items()}
-            given = [t.reshape(_SUM_SHAPE) for t in (x, up) if t is not None]
+            # Once alone, as in a layer whose input needs no gradient, then with it.
+            given = [
+                t.reshape(_SUM_SHAPE).requires_grad_(share != 1.0) for t in (x, up) if t is not None
+            ]
             y = bound.function(leaves, *given)
-            found = torch.autograd.grad(y, list(leaves.values()), torch.ones_like(y))
+            # Small enough that the sum fits a parameter that is stored in float16.
+            weight = torch.full(_SUM_SHAPE[1:], 2.0**-8 if dtype == torch.float16 else 1.0)
+            weight[::3] *= 1.0 if share == 1.0 else -0.5
+            weight = weight.to(dtype).expand(_SUM_SHAPE)
+            needed = {**leaves, **({"x": given[0]} if share != 1.0 else {})}
+            found = parameter_gradients(judged.name, y, needed, weight)[: len(leaves)]
             for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
-                terms = exact[parameter_slope(name)].values
+                terms = exact[parameter_slope(name)].values * weight.reshape(-1)
                 allowed = _SUM_ERROR.get(leaf.dtype, _SUM_ERROR[torch.float32])
                 size = terms.abs().sum().item()
                 error = abs(gradient.double().sum().item() - terms.sum().item())
@@ -376,13 +422,13 @@ def _threads(spec: Spec, judged: Implementation) -> tuple[bool, str]:
 def _rows(spec: Spec, judged: Implementation) -> tuple[bool, str]:
     """Rows computed apart have the results they have together: outputs and input gradients."""
     parts = (1, 7, _ROWS)
-    runs = []
-    for size in parts:
-        slices = [
-            _step(spec, judged, torch.bfloat16, i, i + size)[:2] for i in range(0, _ROWS, size)
-        ]
-        runs.append([torch.cat(column) for column in zip(*slices, strict=True)])
-    same = all(_agree(runs[0], other, judged, spec) for other in runs[1:])
+    same = True
+    for dtype in _STORED:
+        runs = []
+        for size in parts if dtype == torch.bfloat16 else parts[1:]:
+            slices = [_step(spec, judged, dtype, i, i + size)[:2] for i in range(0, _ROWS, size)]
+            runs.append([torch.cat(column) for column in zip(*slices, strict=True)])
+        same &= all(_agree(runs[0], other, judged, spec) for other in runs[1:])
     return same, f"{_ROWS} rows in parts of {', '.join(map(str, parts))}"
 
 
@@ -419,7 +465,8 @@ def _case(
 ) -> tuple[Bound, dict[str, Tensor], tuple[Tensor, ...]]:
     """The implementation in float64, and inputs between the knots."""
     bound = judged.bind(spec, spec.initial_values(), torch.float64)
-    leaves = {n: leaf.clone().requires_grad_() for n, leaf in bound.leaves.items()}
+    # In float64 also where a module keeps its parameters in float32: quotients need the digits.
+    leaves = {n: leaf.double().requires_grad_() for n, leaf in bound.leaves.items()}
     x = torch.linspace(-_REACH, _REACH, 25, dtype=torch.float64) + 0.0137
     points = torch.tensor(knots(spec, bound.values), dtype=torch.float64)
     x = x[((x[:, None] - points).abs() > _AWAY).all(-1)]
@@ -430,7 +477,7 @@ def _case(
 
 
 def _quotients(
-    bound: Bound, leaves: Mapping[str, Tensor], inputs: tuple[Tensor, ...]
+    name: str, bound: Bound, leaves: Mapping[str, Tensor], inputs: tuple[Tensor, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """For each leaf and input the gradient of a weighted sum, and its difference quotient."""
     weight = mixed_ups(len(inputs[0]), torch.float64)
@@ -441,7 +488,9 @@ def _quotients(
         held = dict(zip(names, parts[: len(names)], strict=True))
         return bound.function(held, *parts[len(names) :]) * weight
 
-    gradients = torch.autograd.grad(total(tensors).sum(), tensors)
+    y = total(tensors)
+    given = {**leaves, **dict(zip(("x", "up"), inputs, strict=False))}
+    gradients = parameter_gradients(name, y, given, torch.ones_like(y))
     with torch.no_grad():
         for i, gradient in enumerate(gradients):
             step = 1e-5
@@ -472,7 +521,7 @@ def _step(
     x, up, weight = (every[i, start:stop].to(dtype) for i in range(3))
     x.requires_grad_()
     y = bound.function(leaves, *((x, up) if isinstance(spec.arity, Gated) else (x,)))
-    return [y.detach(), *torch.autograd.grad(y, [x, *leaves.values()], weight)]
+    return [y.detach(), *parameter_gradients(judged.name, y, {"x": x, **leaves}, weight)]
 
 
 def _at_singular_knots(spec: Spec, bound: Bound, x: Tensor) -> Tensor:
