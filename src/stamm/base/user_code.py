@@ -233,7 +233,8 @@ def _imported(module: str) -> ModuleType:
         ) from error
     except (Exception, SystemExit) as error:  # code of the user's, or of a package
         raise ConfigError(
-            f"{module} cannot be imported: {type(error).__name__}: {error}", fix="Correct the module"
+            f"{module} cannot be imported: {type(error).__name__}: {error}",
+            fix="Correct the module",
         ) from error
 
 

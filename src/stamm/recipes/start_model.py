@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stamm.align.import_config import (
-    TEMPLATE,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    ImportConfig,
-    import_files,
-)
+from stamm.align.import_config import TOKENIZER, ImportConfig, import_files
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json
+from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
+from stamm.chat.template_files import TEMPLATE
 from stamm.models.hf_files import GENERATION
 from stamm.recipes.jobs import model_finder
 from stamm.runs.arms import input_of_arm
