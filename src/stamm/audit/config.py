@@ -106,6 +106,10 @@ class AuditConfig:
             ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
         )
 
+    def unread(self) -> tuple[str, ...]:
+        """Fields that the others leave unread: passages of one's own have no made-up canaries."""
+        return ("candidates",) if self.passages else ()
+
 
 def _rising(values: tuple[int, ...]) -> bool:
     return bool(values) and all(a < b for a, b in itertools.pairwise(values))

@@ -16,7 +16,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -138,6 +138,7 @@ def load_reference(reference: str, kind: type[T] | None, what: str) -> T:
         raise _unfit(f"{path}:{name}", kind, what)
     found = vars(module)[name]
     if isinstance(found, type) and kind is not None:
+        check_call(found, source, (), "no arguments")
         found = guarded(source, found)
         if not isinstance(found, kind):
             raise _unfit(f"{path}:{name}", kind, what)
@@ -208,10 +209,39 @@ def load_python(file: Path) -> ModuleType:
     return module
 
 
-def guarded(file: Path, work: Callable[[], Any]) -> Any:
-    """The result of `work`, code of the user's file; what it raises becomes a one-line ConfigError."""
+def check_call(
+    called: Callable[..., Any], file: Path, arguments: Sequence[Any], described: str
+) -> None:
+    """Check that a class or function of the user's file takes so many positional arguments.
+
+    described   the arguments, for messages: "no arguments"
+
+    Raises   ConfigError naming both
+    """
+    try:
+        inspect.signature(called).bind(*arguments)
+    except TypeError as error:
+        name = getattr(called, "__name__", str(called))
+        raise ConfigError(
+            f"{name} is called with {described}: {error}",
+            where=str(file),
+            fix="Give the other parameters defaults, or leave __init__ out"
+            if isinstance(called, type)
+            else "Correct its parameters",
+        ) from None
+    except ValueError:  # a class of C has no signature
+        return
+
+
+def guarded(file: Path, work: Callable[[], Any], passed: tuple[type[Exception], ...] = ()) -> Any:
+    """The result of `work`, code of the user's file; what it raises becomes a one-line ConfigError.
+
+    passed   exceptions that are raised as they are
+    """
     try:
         return work()
+    except passed:
+        raise
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [f.lineno for f in frames if Path(f.filename).resolve() == file.resolve()]

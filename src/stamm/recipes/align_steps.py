@@ -20,8 +20,9 @@ from stamm.align.training.reference_config import ReferenceConfig
 from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
 from stamm.evaluate.config import EvaluateConfig, check_step
-from stamm.export.config import ExportConfig
+from stamm.export.config import ExportConfig, check_without_text
 from stamm.models.sampling_config import SamplingConfig
+from stamm.recipes.checks import check_reference
 from stamm.recipes.start_model import StartModel
 from stamm.runs.job import Step
 
@@ -309,6 +310,7 @@ def audit_steps(arm: str, config: AuditConfig | None, start: StartModel) -> list
     """
     if config is None or not start.corpus:
         return []
+    check_reference(config)
     needed = 1 + config.prefix_tokens + config.new_tokens
     if needed > start.max_context:
         if config == AuditConfig():
@@ -337,8 +339,13 @@ def audit_steps(arm: str, config: AuditConfig | None, start: StartModel) -> list
 
 
 def export_step(arm: str, config: ExportConfig, start: StartModel) -> Step:
-    """The export of an arm."""
+    """The export of an arm.
+
+    Raises   ConfigError for a setting that is not read
+    """
     pack: dict[str, Any] = {"pack": start.pack} if start.pack else {}
+    if not pack:
+        check_without_text(config)
     return Step(
         name=f"export.{arm}",
         job="export",

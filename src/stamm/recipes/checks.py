@@ -48,11 +48,7 @@ def check_audit(config: AuditConfig, corpus: CorpusConfig, model: DecoderConfig)
 
     Raises   ConfigError with the values and the fix.
     """
-    if config.reference:
-        raise ConfigError(
-            f"audit.reference = {config.reference} is not read in a study",
-            fix="Leave it out, and run `stamm audit RUN reference=FOLDER` afterwards",
-        )
+    check_reference(config)
     if corpus.probes is None and not config.passages:
         raise ConfigError(
             "corpus.probes = None plants no passages, so there is nothing to audit",
@@ -68,6 +64,18 @@ def check_audit(config: AuditConfig, corpus: CorpusConfig, model: DecoderConfig)
             f"{config.new_tokens} are {needed} tokens, more than pretrain.model.max_context = "
             f"{limit}",
             fix=f"Set {less}, pretrain.model.max_context={needed} or more, or audit=none",
+        )
+
+
+def check_reference(config: AuditConfig) -> None:
+    """Check that no reference model is named, which `stamm audit` alone reads.
+
+    Raises   ConfigError with the fix.
+    """
+    if config.reference:
+        raise ConfigError(
+            f"audit.reference = {config.reference} is not read in a recipe",
+            fix="Leave it out, and run `stamm audit RUN reference=FOLDER` afterwards",
         )
 
 
