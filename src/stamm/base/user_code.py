@@ -142,6 +142,8 @@ def load_reference(reference: str, kind: type[T] | None, what: str) -> T:
         found = guarded(source, found)
         if not isinstance(found, kind):
             raise _unfit(f"{path}:{name}", kind, what)
+    if getattr(kind, "_is_protocol", False):
+        _check_methods(found, kind, source)
     return found  # type: ignore[no-any-return]
 
 
@@ -220,8 +222,10 @@ def check_call(
     """
     try:
         inspect.signature(called).bind(*arguments)
-    except TypeError as error:
-        name = getattr(called, "__name__", str(called))
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ValueError) and not inspect.ismethod(called):
+            return  # a class of C has no signature
+        name = getattr(called, "__qualname__", str(called))
         raise ConfigError(
             f"{name} is called with {described}: {error}",
             where=str(file),
@@ -229,8 +233,14 @@ def check_call(
             if isinstance(called, type)
             else "Correct its parameters",
         ) from None
-    except ValueError:  # a class of C has no signature
-        return
+
+
+def _check_methods(found: Any, protocol: Any, file: Path) -> None:
+    """Check that the methods of a user's object take the arguments that the protocol's are called with."""
+    for key, declared in vars(protocol).items():
+        if key in _members(protocol) and inspect.isfunction(declared):
+            given = list(inspect.signature(declared).parameters)[1:]
+            check_call(getattr(found, key), file, given, ", ".join(given) or "no arguments")
 
 
 def guarded(file: Path, work: Callable[[], Any], passed: tuple[type[Exception], ...] = ()) -> Any:
