@@ -114,6 +114,10 @@ class AuditConfig:
         classifier = [f"{folder}/{name}" for name in CLASSIFIER_FILES] if folder else []
         return {name: Path(name) for name in (self.passages, self.answers, *classifier) if name}
 
+    def unread(self) -> tuple[str, ...]:
+        """Fields that the others leave unread: passages of one's own have no made-up canaries."""
+        return ("candidates",) if self.passages else ()
+
 
 def _rising(values: tuple[int, ...]) -> bool:
     return bool(values) and all(a < b for a, b in itertools.pairwise(values))

@@ -50,6 +50,37 @@ def validate(config: object, *checks: tuple[str, bool, str]) -> None:
         raise ConfigError("; ".join(problems))
 
 
+def check_unread(config: object, *unread: tuple[str, bool, str]) -> None:
+    """Raise one ConfigError that lists the fields of `config` that are set, and are not read.
+
+    unread   (field, whether it is not read, why): the message completes "field = value is not read: ..."
+    """
+    default = {f.name: f.default for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+    validate(
+        config,
+        *(
+            (name, not holds or getattr(config, name) == default[name], f"is not read: {why}")
+            for name, holds, why in unread
+        ),
+    )
+
+
+def as_read(config: C) -> C:
+    """`config` with the defaults in place of what its own settings leave unread.
+
+    A configuration class with such fields has the method `unread()`, which gives their names.
+    """
+    fields = dataclasses.fields(config)  # type: ignore[arg-type]
+    changes: dict[str, Any] = {}
+    for f in fields:
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value) and (used := as_read(value)) is not value:
+            changes[f.name] = used
+    unread = getattr(config, "unread", tuple)()
+    changes |= {f.name: f.default for f in fields if f.name in unread}
+    return dataclasses.replace(config, **changes) if changes else config  # type: ignore[type-var]
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: "Did you mean 'demo'? Known: ...", at most 40 names."""
     names = sorted(known)

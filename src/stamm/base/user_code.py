@@ -16,7 +16,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -138,9 +138,12 @@ def load_reference(reference: str, kind: type[T] | None, what: str) -> T:
         raise _unfit(f"{path}:{name}", kind, what)
     found = vars(module)[name]
     if isinstance(found, type) and kind is not None:
+        check_call(found, source, (), "no arguments")
         found = guarded(source, found)
         if not isinstance(found, kind):
             raise _unfit(f"{path}:{name}", kind, what)
+    if getattr(kind, "_is_protocol", False):
+        _check_methods(found, kind, source)
     return found  # type: ignore[no-any-return]
 
 
@@ -208,10 +211,47 @@ def load_python(file: Path) -> ModuleType:
     return module
 
 
-def guarded(file: Path, work: Callable[[], Any]) -> Any:
-    """The result of `work`, code of the user's file; what it raises becomes a one-line ConfigError."""
+def check_call(
+    called: Callable[..., Any], file: Path, arguments: Sequence[Any], described: str
+) -> None:
+    """Check that a class or function of the user's file takes so many positional arguments.
+
+    described   the arguments, for messages: "no arguments"
+
+    Raises   ConfigError naming both
+    """
+    try:
+        inspect.signature(called).bind(*arguments)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ValueError) and not inspect.ismethod(called):
+            return  # a class of C has no signature
+        name = getattr(called, "__qualname__", str(called))
+        raise ConfigError(
+            f"{name} is called with {described}: {error}",
+            where=str(file),
+            fix="Give the other parameters defaults, or leave __init__ out"
+            if isinstance(called, type)
+            else "Correct its parameters",
+        ) from None
+
+
+def _check_methods(found: Any, protocol: Any, file: Path) -> None:
+    """Check that the methods of a user's object take the arguments that the protocol's are called with."""
+    for key, declared in vars(protocol).items():
+        if key in _members(protocol) and inspect.isfunction(declared):
+            given = list(inspect.signature(declared).parameters)[1:]
+            check_call(getattr(found, key), file, given, ", ".join(given) or "no arguments")
+
+
+def guarded(file: Path, work: Callable[[], Any], passed: tuple[type[Exception], ...] = ()) -> Any:
+    """The result of `work`, code of the user's file; what it raises becomes a one-line ConfigError.
+
+    passed   exceptions that are raised as they are
+    """
     try:
         return work()
+    except passed:
+        raise
     except (Exception, SystemExit) as error:  # a script may end its process when it is read
         frames = traceback.extract_tb(error.__traceback__)
         lines = [f.lineno for f in frames if Path(f.filename).resolve() == file.resolve()]

@@ -9,13 +9,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stamm.base.config import override, to_plain
+from stamm.base.config import to_plain
 from stamm.base.console import Console, Progress
 from stamm.base.errors import DataError, RunError, visible
 from stamm.base.files import sha256_file, sha256_value, write_text
 from stamm.base.shutdown import interrupt_delayed
 from stamm.cli.arg_types import add_changes, text
-from stamm.cli.model_verbs import changed_settings, inputs_of, settings_of
+from stamm.cli.model_verbs import changed, changed_settings, inputs_of, settings_of
 from stamm.cli.output import print_json, print_table
 from stamm.evaluate.config import EvaluateConfig
 from stamm.models.hf_files import is_hub_folder
@@ -114,7 +114,7 @@ def _changed(named: str, changes: list[str]) -> EvaluateConfig:
     """The run's own settings, or the defaults, with the changes."""
     root = Path(named)
     if is_hub_folder(root):
-        return override(EvaluateConfig(), changes)
+        return changed(EvaluateConfig(), changes)
     config: EvaluateConfig = changed_settings(run_of_arm(root), "evaluate", changes)
     return config
 

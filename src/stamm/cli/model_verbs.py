@@ -23,6 +23,7 @@ from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.jobs import job
 from stamm.recipes.resolve import resolve
 from stamm.recipes.study import Study
+from stamm.recipes.unread_settings import check_changes
 from stamm.reports.config import ReportConfig
 from stamm.runs.arms import input_of_arm, prepared_data_of_arm, run_of_arm, trained_arms
 from stamm.runs.command_receipts import recorded, write_command_receipt, writing_alone
@@ -72,13 +73,13 @@ def run(options: argparse.Namespace, verb: str) -> int:
         from stamm.reports.results import is_results_folder
 
         if is_results_folder(root):
-            return _report(root, override(ReportConfig(), options.changes), options)
+            return _report(root, changed(ReportConfig(), options.changes), options)
     if verb == "export" and options.dry_run and not root.exists():
         return _plan_recipe(options)
     if not (root / "config.json").is_file():
         raise RunError(f"{root} is not a run folder", fix="`stamm ls runs` lists them")
     if verb == "audit" and not (root / "manifest.json").is_file() and not trained_arms(root):
-        return _audit_folder(root, override(AuditConfig(), options.changes), options)
+        return _audit_folder(root, changed(AuditConfig(), options.changes), options)
     config = changed_settings(run_of_arm(root), verb, options.changes)
     if verb == "report":
         return _report(root, config, options)
@@ -123,7 +124,7 @@ def _plan_recipe(options: argparse.Namespace) -> int:
         models = {options.run: recipe.model}
     else:
         raise ConfigError(f"the recipe {options.run} trains no model of its own")
-    config = override(ExportConfig(), options.changes)
+    config = changed(ExportConfig(), options.changes)
     for name, model in models.items():
         print(f"export {name}")
         _print_plan(config, model)
@@ -191,10 +192,20 @@ def changed_settings(root: Path, verb: str, changes: Sequence[str]) -> Any:
 
     Raises   ConfigError for code of the run's settings that the changes do not name.
     """
-    config = override(settings_of(root, verb), changes)
+    config = changed(settings_of(root, verb), changes)
     key = {"evaluate": "tasks", "export": "target"}.get(verb, "")
     fix = f"name it on the command line: {key}=mine.py:Name"
     check_stored_code(config, str(root / "config.json"), changes, fix)
+    return config
+
+
+def changed(given: Any, changes: Sequence[str]) -> Any:
+    """The settings `given` with the changes of the command line.
+
+    Raises   ConfigError for a change that is not read
+    """
+    config = override(given, changes)
+    check_changes(config, given, changes)
     return config
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stamm.base.config import override, to_plain
+from stamm.base.config import to_plain
 from stamm.base.console import Console
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import sha256_file, sha256_value
@@ -17,7 +17,7 @@ from stamm.base.schema import read_record, write_record
 from stamm.base.shutdown import interrupt_delayed
 from stamm.cli.arg_types import add_changes, text
 from stamm.cli.evaluate import checkpoint_model, model_with_chat
-from stamm.cli.model_verbs import inputs_of
+from stamm.cli.model_verbs import changed, inputs_of
 from stamm.cli.output import print_json, print_table
 from stamm.models.hf_files import is_hub_folder
 from stamm.observe.config import ObserveConfig
@@ -78,7 +78,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(options: argparse.Namespace, verb: str) -> int:
     """Observe every model, then print the numbers by layer; of a comparison by arm and layer."""
     root = Path(options.run)
-    config = override(ObserveConfig(), options.changes)
+    config = changed(ObserveConfig(), options.changes)
     with interrupt_delayed():
         from stamm.reports.comparison import is_comparison
     if not is_hub_folder(root) and not (root / "config.json").is_file():

@@ -37,6 +37,8 @@ from stamm.runs.metrics import MetricsFile, metrics_hash, read_metrics
 Evaluator = Callable[[int], dict[str, float]]
 """Metrics of the model after a step, by name; {} where it is not evaluated. Changes no tensor of it."""
 
+CompileError = TorchDynamoException
+
 
 @dataclass(frozen=True)
 class EarlyStopping:
@@ -253,7 +255,7 @@ class Trainer:
         rate = self._objective.learning_rate(step)
         try:
             sums, norm = self._gradients(step, preemption)
-        except TorchDynamoException as error:
+        except CompileError as error:
             raise RunError(
                 f"the layers could not be compiled: {str(error).strip().splitlines()[0]}",
                 fix="Run the same command again, or train with engine.compile=off",

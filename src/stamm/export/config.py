@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from stamm.base.config import nearest, validate
+from stamm.base.config import check_unread, nearest, validate
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import NAMES_CODE, is_reference
 from stamm.export.runtime_support import FORMATS
@@ -88,3 +88,19 @@ class ExportConfig:
                 f"ExportConfig.target = {self.target!r} is not an export target",
                 fix=f'{nearest(self.target, BUILT_IN_TARGETS)}, or your own as "mine.py:MyTarget"',
             )
+
+    def unread(self) -> tuple[str, ...]:
+        """Fields that the others leave unread."""
+        names = ("prompt_tokens", "sample_tokens") if self.samples == 0 else ()
+        if self.target in BUILT_IN_TARGETS:
+            names += ("bits_tolerance",) if self.quantization == "F32" else ("tolerance",)
+        return (*names, "max_shard_bytes") if self.target in ("gguf", "onnx") else names
+
+
+def check_without_text(config: ExportConfig, why: str = "there is no held-out text") -> None:
+    """Check the settings of an export that has no held-out text.
+
+    Raises   ConfigError for a setting that is not read without it
+    """
+    names = ("held_out_tokens", "samples", "prompt_tokens", "sample_tokens")
+    check_unread(config, *((name, True, why) for name in names))

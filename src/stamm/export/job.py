@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from stamm.base.config import check_unread
 from stamm.base.errors import ConfigError, ExportError, RunError
 from stamm.base.files import sha256_file, write_text
 from stamm.base.schema import write_record
@@ -36,7 +37,7 @@ from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 from stamm.export import parity
 from stamm.export.alignment_card import alignment_summaries
-from stamm.export.config import BUILT_IN_TARGETS, ExportConfig
+from stamm.export.config import BUILT_IN_TARGETS, ExportConfig, check_without_text
 from stamm.export.held_out import (
     HeldOutText,
     bits_agreement,
@@ -118,6 +119,7 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
     _check_target(target, decoder.config)
     is_reward = (workspace.inputs["model"] / HEAD).is_file()
     architecture = reward_class(decoder, target.name) if is_reward else ""
+    _check_read(config, target, is_reward=is_reward, has_text=bool(texts))
     check_sample_length(config, decoder.config.max_context)
     try:
         if architecture:
@@ -127,6 +129,26 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
         _exchange(unverified, finished)
     finally:
         _remove(unverified)
+
+
+def _check_read(
+    config: ExportConfig, target: ExportTarget, *, is_reward: bool, has_text: bool
+) -> None:
+    """Raise ConfigError for a setting that the export of this model does not read."""
+    reward = "the model is a reward model, in float32"
+    if is_reward:
+        check_without_text(config, reward)
+    elif not has_text:
+        check_without_text(config)
+    check_unread(
+        config,
+        ("quantization", is_reward, reward),
+        (
+            "max_shard_bytes",
+            not isinstance(target, OptionsTarget),
+            f"{type(target).__name__} has no method configure",
+        ),
+    )
 
 
 def _held_out(workspace: Workspace) -> PackedSplit | None:

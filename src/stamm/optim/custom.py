@@ -103,8 +103,9 @@ def _check_groups(
     config: CustomOptimizer, groups: list[dict[str, Any]], optimizer: torch.optim.Optimizer
 ) -> None:
     asked = [id(p) for group in groups for p in group["params"]]
-    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
-    if sorted(asked) != sorted(held) or not all("lr" in g for g in optimizer.param_groups):
+    given = getattr(optimizer, "param_groups", [])  # without super().__init__ there are none
+    held = [id(p) for group in given for p in group["params"]]
+    if sorted(asked) != sorted(held) or not all("lr" in g for g in given):
         raise ConfigError(
             f"optimizer {config.reference} does not hold the parameters that it was given: "
             f"{len(held)} of {len(asked)}",

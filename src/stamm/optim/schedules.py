@@ -47,6 +47,10 @@ class WarmupStableDecay:
             ("law", self.law in _LAWS, f"must be one of {', '.join(_LAWS)}"),
         )
 
+    def unread(self) -> tuple[str, ...]:
+        """Fields that the others leave unread."""
+        return _without_warmup(self) + (() if self.decay_sequences is None else ("decay_share",))
+
     def decay_start(self, total: int) -> int:
         """The sequence at which the cooldown begins, in a run of `total` sequences."""
         length = self.decay_sequences
@@ -79,6 +83,10 @@ class Cosine:
     def __post_init__(self) -> None:
         validate(self, *_rate_checks(self), ("final_share", 0 <= self.final_share <= 1, _SHARE))
 
+    def unread(self) -> tuple[str, ...]:
+        """Fields that the others leave unread."""
+        return _without_warmup(self)
+
     def decay_start(self, total: int) -> int:
         """The sequence at which the rate begins to fall, in a run of `total` sequences."""
         return min(self.warmup_sequences, total)
@@ -107,6 +115,10 @@ class ConstantRate:
 
     def __post_init__(self) -> None:
         validate(self, *_rate_checks(self))
+
+    def unread(self) -> tuple[str, ...]:
+        """Fields that the others leave unread."""
+        return _without_warmup(self)
 
     def decay_start(self, total: int) -> int:
         """The end of the run: the rate never falls."""
@@ -139,6 +151,10 @@ _LAWS: dict[str, Callable[[float], float]] = {
     "linear": lambda t: 1.0 - t,
     "cosine": lambda t: 0.5 * (1.0 + math.cos(math.pi * t)),
 }
+
+
+def _without_warmup(config: Schedule) -> tuple[str, ...]:
+    return () if config.warmup_sequences else ("warmup_from",)
 
 
 def _warming(config: Schedule, sequence: int, total: int) -> float:

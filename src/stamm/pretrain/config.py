@@ -156,6 +156,10 @@ class TrainingConfig:
             ("record_shapes_every", self.record_shapes_every >= 1, "must be at least 1"),
         )
 
+    def unread(self) -> tuple[str, ...]:
+        """Fields that the others leave unread."""
+        return () if self.sequences is None else ("epochs",)
+
     def user_code(self) -> dict[str, str]:
         """References to the user's code that training calls, by what it is; {} without any."""
         optimizer = self.optimizer

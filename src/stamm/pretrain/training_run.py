@@ -63,7 +63,7 @@ from stamm.pretrain.kernel_choice import (
 from stamm.pretrain.next_token import LOSS
 from stamm.pretrain.plan_warnings import RARE_STEPS, rare_gradients
 from stamm.pretrain.sequence_objective import steps_before
-from stamm.pretrain.train import MakeObjective, MakeValidation, load_objective, train_decoder
+from stamm.pretrain.train import MakeObjective, MakeValidation, objective_class, train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import MANIFEST_FIX, new_manifest
 from stamm.runs.metrics import read_metrics
@@ -294,7 +294,7 @@ def _user_code(config: DecoderTrainingConfig) -> dict[str, dict[str, str]]:
     """The user's objective and optimizer, each with the hash of its source file; {} for built-in ones."""
     code, files = config.user_code(), {}
     if "objective" in code:
-        objective = load_objective(code["objective"])
+        objective = objective_class(code["objective"])
         files["objective"] = source_file(code["objective"], objective)
     if isinstance(config.optimizer, CustomOptimizer):
         files["optimizer"] = optimizer_file(config.optimizer)

@@ -21,7 +21,7 @@ from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import reference_files
 from stamm.evaluate.config import EvaluateConfig, check_step, task_inputs
-from stamm.export.config import ExportConfig
+from stamm.export.config import ExportConfig, check_without_text
 from stamm.models.sampling_config import SamplingConfig
 from stamm.recipes.checks import check_reference
 from stamm.recipes.start_model import StartModel
@@ -340,8 +340,13 @@ def audit_steps(arm: str, config: AuditConfig | None, start: StartModel) -> list
 
 
 def export_step(arm: str, config: ExportConfig, start: StartModel) -> Step:
-    """The export of an arm."""
+    """The export of an arm.
+
+    Raises   ConfigError for a setting that is not read
+    """
     pack: dict[str, Any] = {"pack": start.pack} if start.pack else {}
+    if not pack:
+        check_without_text(config)
     return Step(
         name=f"export.{arm}",
         job="export",

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from stamm.base.config import as_read
 from stamm.base.errors import ConfigError, StammError
 from stamm.recipes.catalog import Config
 from stamm.recipes.compare import Comparison
@@ -18,7 +19,7 @@ from stamm.recipes.resolve import Resolved
 from stamm.recipes.search import Search
 from stamm.runs.job import Step
 
-_CHECKED = "tolerance"  # a bound that is only checked
+_CHECKED = (("tolerance",), ("matched", "tolerance"))  # bounds that are only checked
 _PLACED = "execution"  # where shards run
 _NO_DEFAULT: Any = dataclasses.MISSING
 
@@ -64,11 +65,31 @@ def unread_settings(
 
     for path, default in {**own, **overridden}.items():
         value, name = _at(config, path), ".".join(path)
-        if value is None or path[0] == _PLACED or path[-1].endswith(_CHECKED):
+        if value is None or path[0] == _PLACED or path[-2:] in _CHECKED:
             continue  # what is not there can be switched off
         if not is_read(path, default):
             in_file = f"{name} = {value!r} in {recipe.source}"
             yield name, f"set by {_assignment(recipe, name)}" if path in overridden else in_file
+
+
+def check_changes(config: Any, given: Any, changes: Sequence[str]) -> None:
+    """Refuse a change of a verb's settings that the verb does not read.
+
+    given    the settings without `changes`
+
+    Raises   ConfigError naming it
+    """
+    verb = Resolved("", config, tuple(changes), given)
+
+    def step(changed: Any) -> list[Step]:
+        return [Step(name="", job="", config=changed, folder="", outputs=())]
+
+    for name, where in unread_settings(verb, step):
+        raise ConfigError(
+            f"{name} is not read with these settings",
+            where=where,
+            fix="Leave it out, or set what it belongs to",
+        )
 
 
 def _is_repeated(config: Any, changed: Any, path: Sequence[str]) -> bool:
@@ -149,10 +170,11 @@ def _other_values(config: Any, path: Sequence[str]) -> list[Any]:
 
 
 def _described(steps: Iterable[Step]) -> list[Step]:
-    """Steps without the hash of the whole recipe, in which every setting is."""
-    return [
-        dataclasses.replace(step, config=dataclasses.replace(step.config, config_sha256=""))
-        if hasattr(step.config, "config_sha256")
-        else step
-        for step in steps
-    ]
+    """Steps with what their jobs read: without the hash of the whole recipe, in which every setting is."""
+    found = []
+    for step in steps:
+        config = as_read(step.config)
+        if hasattr(config, "config_sha256"):
+            config = dataclasses.replace(config, config_sha256="")
+        found.append(dataclasses.replace(step, config=config))
+    return found

@@ -93,3 +93,22 @@ def test_a_missing_file_or_module_is_named(tmp_path: Path) -> None:
 def test_what_has_the_form_of_a_reference() -> None:
     assert is_reference("mine.py:Name") and is_reference("mine.py") and is_reference("a.b:Name")
     assert not is_reference("xielu") and not is_reference("derived/mine")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("    def __init__(self, path): ...\n    def read(self): ...\n", "Mine is called with no arguments: missing a required argument: 'path'"),
+        ("    def read(self, path): ...\n", "Mine.read is called with no arguments: missing a required argument: 'path'"),
+        ("    def read(): ...\n", "Mine.read is called with no arguments: "),
+    ],
+)  # fmt: skip
+def test_a_constructor_or_method_with_other_parameters_is_one_line(
+    tmp_path: Path, code: str, message: str
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"class Mine:\n    name = 'mine'\n{code}")
+    with pytest.raises(ConfigError) as caught:
+        load_reference(f"{file}:Mine", Reader, "a reader")
+    assert caught.value.what.startswith(message)
+    assert caught.value.where == str(file)

@@ -58,5 +58,36 @@ def test_what_is_not_an_objective_is_an_error(tmp_path: Path, penalty: Path) -> 
     with pytest.raises(ConfigError, match="is neither 'next-token' nor of the form"):
         replace(CONFIG, objective="dpo")
     penalty.write_text("class Nothing:\n    def __init__(self, *arguments: object) -> None: ...\n")
-    with pytest.raises(ConfigError, match="makes Nothing, which is not an objective"):
+    with pytest.raises(
+        ConfigError, match=r"Nothing is not an objective: it has no .*learning_rate, m"
+    ):
         train(tmp_path / "run", replace(CONFIG, objective=f"{penalty}:Nothing"))
+
+
+HEAD = (
+    "from stamm.engine.objective import StepLoss\nfrom stamm.pretrain.next_token import NextToken\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def __init__(self): ...", r"Mine is called with config, decoder, .*: too many positional ar"),
+        ("def __init__(self, a, b, c, d, e): ...", r"Mine is called with .*: missing a required arg.*'e'"),
+        ("def __init__(self, *given): ...", r"Mine is not an objective: it has no .*num_steps"),
+        ("def step_loss(self, batch, num): return None", r"step_loss returned a NoneType; StepLoss is"),
+        ("def step_loss(self, batch, num): return StepLoss(1.0)", r"step_loss returned loss that is no t"),
+        ("def step_loss(self, batch): ...", r"TypeError: .*step_loss\(\) takes 2 positional arguments"),
+        ("def step_loss(self, batch, num): return self.nothing", r"AttributeError: .*line 4"),
+        ("def metrics(self, step): return 3", r"metrics returned a int; Mapping is expected"),
+        ("def learning_rate(self, step): return None", r"learning_rate returned a NoneType; a number"),
+    ],
+)  # fmt: skip
+def test_a_class_that_does_not_fit_is_one_line(
+    tmp_path: Path, penalty: Path, code: str, message: str
+) -> None:
+    penalty.write_text(f"{HEAD}class Mine(NextToken):\n    {code}\n")
+    with pytest.raises(ConfigError, match=message) as caught:
+        train(tmp_path / "run", replace(CONFIG, objective=f"{penalty}:Mine"))
+    assert "\n" not in caught.value.line()
+    assert "penalty.py" in caught.value.line()

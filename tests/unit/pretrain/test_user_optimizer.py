@@ -147,6 +147,15 @@ def test_a_plan_measures_the_state(lion: Path) -> None:
             "does not hold the parameters that it was given",
         ),
         (
+            "import torch\nclass Lion(torch.optim.Optimizer):\n    def __init__(self, groups): ...",
+            "does not hold the parameters that it was given: 0 of",
+        ),
+        ("class Lion:\n    def __init__(self, groups, x): ...", r"missing 1 required .*lion\.py\)"),
+        (
+            "import torch\nclass Lion(torch.optim.SGD):\n    def step(self, x): ...",
+            r"TypeError: Lion\.step\(\) missing 1 required positional argument: 'x'",
+        ),
+        (
             "import torch\nclass Lion(torch.optim.SGD):\n    def step(self):\n        1 / 0",
             r"ZeroDivisionError: division by zero \(.*lion.py, line 4\)",
         ),

@@ -49,6 +49,12 @@ def check(root: Path, recipe: str, *overrides: str) -> None:
         ("align.simpo", OFFLINE, "reference.batch_tokens=64"),
         ("align.qrpo", SAMPLED, "answers.draws=500"),
         ("align.reward", OFFLINE, "prepare.kind=chat"),
+        ("align.sft", OFFLINE, "prepare.seed=5"),
+        ("align.sft", OFFLINE, "train.schedule.warmup_from=0.5"),
+        ("align.sft", (*OFFLINE, "train.sequences=8"), "train.epochs=2"),
+        ("align.sft", (*OFFLINE, "train.schedule.decay_sequences=8"), "train.schedule.decay_share=0.5"),
+        ("align.sft", (*OFFLINE, "export.target=gguf"), "export.max_shard_bytes=4000"),
+        ("align.sft", OFFLINE, "export.bits_tolerance=0.1"),
         ("adapt.activation", (), "peak=0.5"),
         ("adapt.activation", (), "warmup_share=0.5"),
         ("adapt.activation", (), "control=false"),
@@ -68,6 +74,8 @@ def test_what_no_step_reads_is_refused(
         ("demo", "pretrain.model.ffn.activation=relu2"),
         ("demo", "pretrain.model.ffn.width=64"),
         ("demo", "arms.0.overrides.length=0.5"),
+        ("demo", "export.bits_tolerance=0.1"),
+        ("smoke", "pretrain.epochs=2"),
         ("compare.smoke", "pretrain.seed=5"),
         ("compare.smoke", "arms.1.ffn.width=64"),
     ],
@@ -75,6 +83,13 @@ def test_what_no_step_reads_is_refused(
 def test_settings_that_arms_replace_are_refused(tmp_path: Path, recipe: str, unread: str) -> None:
     with pytest.raises(ConfigError, match=f"no step of this run reads {unread.split('=')[0]}"):
         check(tmp_path, recipe, unread)
+
+
+def test_a_setting_is_read_again_where_another_needs_it(tmp_path: Path) -> None:
+    """What a shipped recipe sets may be left unread by an override."""
+    check(tmp_path, "demo", "export.quantization=BF16", "export.bits_tolerance=0.1")
+    check(tmp_path, "demo", "export.samples=0")
+    check(tmp_path, "smoke", "pretrain.sequences=none", "pretrain.epochs=0.5")
 
 
 @pytest.mark.parametrize("recipe", ["align.sft", "align.qrpo", "align.kto", "align.reward"])

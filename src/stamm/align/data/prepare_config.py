@@ -104,8 +104,11 @@ class PrepareSettings:
             ("max_bad_rows", 0.0 <= self.max_bad_rows <= 1.0, "must lie in [0, 1]"),
             ("held_out", 0.0 <= self.held_out < 1.0, "must lie in [0, 1)"),
             ("seed", 0 <= self.seed <= LARGEST_SEED, "must lie in 0 to 2^63 - 1"),
-            ("seed", not self.seed or self.held_out > 0, "is not read: held_out is 0"),
         )
+
+    def unread(self) -> tuple[str, ...]:
+        """Fields that the others leave unread."""
+        return () if self.held_out else ("seed",)
 
 
 @dataclass(frozen=True, kw_only=True)
