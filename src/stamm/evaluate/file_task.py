@@ -52,7 +52,7 @@ BLOCK, GENERATED_BLOCK = 2000, 200  # items that are scored, or answered, then w
 VERSION = 5  # of the rules; a change of numbers makes it larger
 MOST_LINES = 1000
 TOO_LONG = "longer than the model's context"
-_LONGEST_OUTPUT = 2000
+_LONGEST_OUTPUT = 20_000  # characters: a whole program, to be scored elsewhere
 _LONGEST_ANSWER = 128
 
 

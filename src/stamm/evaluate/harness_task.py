@@ -60,7 +60,9 @@ YAML_KEYS = KnownKeys(
             meaning="asks for several samples of each answer", neutral=(1,), fix="Set repeats: 1"
         ),
         "unsafe_code": RefusedKey(
-            meaning="asks to run code that the model writes", neutral=(False,), fix="Leave the task out"
+            meaning="asks to run code that the model writes",
+            neutral=(False,),
+            fix="Write the completions and score them elsewhere (docs/evaluation.md, Generated code)",
         ),
         "use_prompt": RefusedKey(
             meaning="takes the prompt from promptsource", fix="Write it as doc_to_text"

@@ -341,7 +341,7 @@ def _item(described: TaskDescription, row: dict[str, Any], line: int) -> TaskIte
         raise RejectedError("empty context")
     return TaskItem(
         line=line,
-        name=_label_text(row.get("id", "")),
+        name=_label_text(row.get("id", row.get("task_id", ""))),
         context=context,
         choices=choices,
         rights=rights,

@@ -111,6 +111,12 @@ class TaskDescription:
     sha256: str = ""
 
     def __post_init__(self) -> None:
+        if self.metric.startswith("pass@"):
+            raise ConfigError(
+                f"metric = {self.metric!r} runs programs that the model writes, which stamm does not",
+                fix="Leave it out, and score the completions of the items file elsewhere "
+                "(docs/evaluation.md, Generated code)",
+            )
         try:
             has_lines = "\n".encode(self.encoding) == b"\n"
         except (LookupError, ValueError):

@@ -79,18 +79,6 @@ def check_audit(config: AuditConfig, corpus: CorpusConfig, model: DecoderConfig)
         )
 
 
-def check_reference(config: AuditConfig) -> None:
-    """Check that no reference model is named, which `stamm audit` alone reads.
-
-    Raises   ConfigError with the fix.
-    """
-    if config.reference:
-        raise ConfigError(
-            f"audit.reference = {config.reference} is not read in a recipe",
-            fix="Leave it out, and run `stamm audit RUN reference=FOLDER` afterwards",
-        )
-
-
 def check_export(config: ExportConfig, models: Mapping[str, DecoderConfig]) -> None:
     """Check that the export target holds the models and that samples fit into their context.
 

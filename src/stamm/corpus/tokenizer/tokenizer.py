@@ -11,6 +11,7 @@ import functools
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ class Tokenizer:
         self._tokenizer.encode_special_tokens = True
         self._description = description
         self.sha256 = sha256_bytes(description.encode())
-        self._check(plain)
+        # The library keeps the words that a thread has encoded until the thread ends.
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(self._check, plain).result()
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
