@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.consent.snapshot_index import index_snapshots
+from stamm.corpus.consent.terms import terms_kind
 from stamm.corpus.contamination.index import build_index, load_index
 from stamm.corpus.contamination.items import read_sets
 from stamm.corpus.corpus_filter import at_absolute_path
@@ -89,8 +90,22 @@ def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
     manifests = run_shards(screen_batch(config, workspace), workspace, "screen")
     for line in field_lines(manifest["facts"] for manifest in manifests):
         workspace.progress.log(line)
+    if line := _unread_terms_text(manifest["facts"] for manifest in manifests):
+        workspace.progress.log(line)
     if line := _lossy_pages_text([manifest["facts"] for manifest in manifests], config):
         workspace.progress.log(line)
+
+
+def _unread_terms_text(facts: Iterable[Mapping[str, Any]]) -> str:
+    """One line for the terminal about terms of use that were not read; "" without any."""
+    counts = sum((Counter(shard["unread_terms"]) for shard in facts), Counter())
+    if not counts:
+        return ""
+    shown = ", ".join(f"{kind} ({count:,})" for kind, count in counts.most_common(6))
+    return (
+        f"Documents whose site names terms of use that were not read: {shown}; column unread_terms "
+        "of the ledger. corpus.consent.unread_terms=drop leaves them out"
+    )
 
 
 def _lossy_pages_text(facts: Sequence[Mapping[str, Any]], config: FilterConfig) -> str:
@@ -143,6 +158,7 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     }
     outputs = {kind: part(kind, task.name) for kind in schemas}
     dropped: Counter[str] = Counter()
+    terms: Counter[str] = Counter()
     count = size = documents = addresses = pages = lossy_pages = 0
     with ExitStack() as stack:
         tables = {
@@ -166,6 +182,8 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             size += row.bytes_in
             pages += row.letters_lost != UNSCORED
             lossy_pages += row.letters_lost > config.letters_lost
+            if row.unread_terms:
+                terms[terms_kind(row.unread_terms)] += 1
             if row.decision != KEPT:
                 dropped[row.reason] += 1
                 continue
@@ -187,6 +205,7 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             "bytes": size,
             "pages": pages,
             "lossy_pages": lossy_pages,
+            "unread_terms": dict(sorted(terms.items())),
             **use.facts(),
         },
         seconds=stopwatch.seconds,

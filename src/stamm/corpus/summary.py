@@ -44,6 +44,7 @@ def summarise(query: Query) -> dict[str, Any]:
             )
         ),
         "absolute_rules": _absolute_rules(query),
+        "unread_terms": _unread_terms(query),
         "letters_lost": _letters_lost(query),
         "pii_replaced": _pii(query),
         "kept_by_language": _table(query, "language", f"{_OWN} and {_KEPT}", "bytes_out"),
@@ -95,6 +96,14 @@ def _absolute_rules(query: Query) -> dict[str, int]:
     ((documents, hosts),) = query.rows(
         f"select count(*), count(distinct host) from ledger where {_OWN} and "
         f"consent = 'robots_allows' and contains(rule, '{ABSOLUTE_URL_RULES}')"
+    )
+    return {"documents": documents, "hosts": hosts}
+
+
+def _unread_terms(query: Query) -> dict[str, int]:
+    """Documents and hosts with terms of use that were not read."""
+    ((documents, hosts),) = query.rows(
+        f"select count(*), count(distinct host) from ledger where {_OWN} and unread_terms <> ''"
     )
     return {"documents": documents, "hosts": hosts}
 

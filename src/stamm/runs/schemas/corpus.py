@@ -103,6 +103,7 @@ class CorpusSummary:
     dropped_by_reason: Mapping[str, DocumentSum]
     documents_by_consent: Mapping[str, int]
     absolute_rules: AbsoluteRules = field(default_factory=AbsoluteRules)
+    unread_terms: AbsoluteRules = field(default_factory=AbsoluteRules)
     letters_lost: LettersLost = field(default_factory=LettersLost)
     pii_replaced: Mapping[str, int]
     kept_by_language: Mapping[str, DocumentSum]
