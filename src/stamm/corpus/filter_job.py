@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
-from stamm.base.files import atomic, canonical_json
+from stamm.base.files import atomic, canonical_json, write_json
 from stamm.base.stopwatch import Stopwatch
 from stamm.base.user_code import code_files
 from stamm.corpus.classifiers.config import CLASSIFIER_FILES
@@ -40,7 +40,7 @@ from stamm.corpus.dedup.minhash import EMPTY_VALUE, minhash
 from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.document_filter import DocumentFilter, FilterTools
 from stamm.corpus.formats import check_kind, is_archive, is_repository
-from stamm.corpus.inputs import expand, locate
+from stamm.corpus.inputs import expand, locate, skipped_files, skipped_text
 from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, UNSCORED, LedgerRow
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.rows import FieldUse, field_lines
@@ -78,6 +78,8 @@ CANDIDATES_SCHEMA = pa.schema(
 """The same documents for the global filters."""
 
 _INDEX = "contamination"
+SKIPPED_FILES = "skipped_files.json"
+"""Files in the folders of the inputs that are not read, by ending."""
 
 
 def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
@@ -87,6 +89,10 @@ def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
              others are done: also those without a configured field, or without addresses where
              consent is checked by address.
     """
+    skipped = skipped_files(config.inputs)
+    write_json(workspace.folder / SKIPPED_FILES, skipped)
+    if line := skipped_text(skipped):
+        workspace.progress.log(line)
     manifests = run_shards(screen_batch(config, workspace), workspace, "screen")
     for line in field_lines(manifest["facts"] for manifest in manifests):
         workspace.progress.log(line)
