@@ -77,6 +77,8 @@ def require_kept(summary: dict[str, Any]) -> None:
             "Name a robots.txt snapshot in corpus.consent.robots, "
             "or set corpus.consent.unknown_host=allow"
         )
+    if reasons[0][0] == "no_text":
+        fix = "Set corpus.fields.text to the field with the text: column detail of the ledger"
     raise DataError(
         f"no document was kept of {summary['n_in']}: {biggest}", where="corpus.inputs", fix=fix
     )
