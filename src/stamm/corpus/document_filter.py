@@ -10,7 +10,7 @@ from stamm.base.stopwatch import Stopwatch
 from stamm.corpus.classifiers.classifier import TextClassifier
 from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.policies import ConsentPolicies
-from stamm.corpus.consent.signals import PageRefusal
+from stamm.corpus.consent.signals import PageRefusal, unread_terms
 from stamm.corpus.contamination.index import Index, hits_text
 from stamm.corpus.corpus_filter import FILTER_COLUMNS, FilterDocument, LoadedFilter, load_filters
 from stamm.corpus.dedup.shingles import hash_words
@@ -23,7 +23,7 @@ from stamm.corpus.licences.names import spdx_expression
 from stamm.corpus.licences.page import page_licence
 from stamm.corpus.pii.replace import replace_pii
 from stamm.corpus.quality.rules import QualityFilter
-from stamm.corpus.records import InputRecord, UnreadableRecord
+from stamm.corpus.records import LONGEST_FIELD, InputRecord, Signals, UnreadableRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,20 +112,29 @@ class DocumentFilter:
         decision = policies.decide(record.url)
         row.consent, row.host = decision.consent, decision.host
         row.rule, row.agent, row.robots_read = decision.rule, decision.agent, decision.read
+        row.unread_terms = policies.unread_terms(decision, record.signals)
         if not decision.allowed:
             row.reason = decision.consent
             return False
-        return not _refused(
-            row,
-            policies.refusal_before_parsing(record.url, row.host, record.signals, record.is_html),
+        refusal = policies.refusal_before_parsing(
+            record.url, row.host, record.signals, record.is_html
         )
+        return not _refused(row, refusal) and self._may_leave_unread(row)
+
+    def _may_leave_unread(self, row: LedgerRow) -> bool:
+        if row.unread_terms and self._config.consent.unread_terms == "drop":
+            row.reason = "unread_terms"
+        return not row.reason
 
     def _page_consents(
         self, record: InputRecord, row: LedgerRow, page: ExtractedPage, policies: ConsentPolicies
     ) -> bool:
-        return not _refused(
-            row, policies.refusal_by_meta(record.url, row.host, record.signals, page.metas)
+        named = "; ".join(unread_terms(Signals(), page.licence_links))
+        row.unread_terms = "; ".join(filter(None, (row.unread_terms, named)))[:LONGEST_FIELD]
+        refusal = policies.refusal_by_meta(
+            record.url, row.host, record.signals, page.metas, page.licences
         )
+        return not _refused(row, refusal) and self._may_leave_unread(row)
 
     def _page(self, record: InputRecord, row: LedgerRow) -> ExtractedPage | None:
         if not record.is_html:

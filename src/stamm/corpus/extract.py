@@ -16,6 +16,7 @@ from resiliparse.parse.html import HTMLTree
 
 from stamm.base.units import bytes_text
 from stamm.corpus.charset import UndecodableError, decode
+from stamm.corpus.consent.terms import LONGEST_RSL, RSL_TYPE
 from stamm.corpus.licences.markup import LicenceMark, licence_marks
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.page_tree import (
@@ -27,10 +28,12 @@ from stamm.corpus.page_tree import (
     without_marks,
     write_out,
 )
+from stamm.corpus.records import LONGEST_FIELD
 from stamm.corpus.sandbox import apart
 
 _META_TAGS = 100
 _META_LETTERS = 1000
+_MOST_LICENCES = 8
 # Extraction takes some 0.3 microseconds for each element and level above it.
 _MOST_LEVELS = 20_000_000
 # Bounds for a page that may be costly. Normal ones are far below: 200,000 tags take 5 s.
@@ -70,8 +73,10 @@ class ExtractedPage:
 
     text           main content, one paragraph per line
     lang           the language the page declares, unchecked ("" when none)
-    metas          name in lower case and content of its first 100 meta elements that have both
+    metas          name (or http-equiv) in lower case and content of its first 100 meta elements with both
     marks          licences named in its markup
+    licences       RSL licences inside the page (its first 8)
+    licence_links  addresses of RSL licences that it names
     letters_lost   share of the letters of a reading without rules that `text` lacks (`letters_lost`)
     """
 
@@ -79,11 +84,13 @@ class ExtractedPage:
     lang: str
     metas: tuple[tuple[str, str], ...]
     marks: tuple[LicenceMark, ...] = ()
+    licences: tuple[str, ...] = ()
+    licence_links: tuple[str, ...] = ()
     letters_lost: float = 0.0
 
 
 class UnusablePageError(Exception):
-    """A page that costs too much, or is no text: a ledger reason and its detail."""
+    """A page that costs too much, or is not text: a ledger reason and its detail."""
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
@@ -156,10 +163,28 @@ def _page(html: str, tags: int, limits: ReadLimits) -> ExtractedPage:
     marks = tuple(
         replace(mark, value=without_marks(mark.value)) for mark in licence_marks(html, tree)
     )
+    licences, links = _rsl(tree) if RSL_TYPE in html else ((), ())
     text, plain = _texts(tree)
     return ExtractedPage(
-        text=text, lang=lang[:35], metas=metas, marks=marks, letters_lost=letters_lost(plain, text)
+        text=text,
+        lang=lang[:35],
+        metas=metas,
+        marks=marks,
+        licences=licences,
+        licence_links=links,
+        letters_lost=letters_lost(plain, text),
     )
+
+
+def _rsl(tree: HTMLTree) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The RSL licences in a page, and the addresses of those that it names."""
+    if tree.document is None:
+        return (), ()
+    found = tree.document.query_selector_all(f'script[type="{RSL_TYPE}" i]')[:_MOST_LICENCES]
+    links = tree.document.query_selector_all(f'link[type="{RSL_TYPE}" i]')[:_MOST_LICENCES]
+    licences = [without_marks(script.text or "")[:LONGEST_RSL] for script in found]
+    addresses = [(link.get_attribute("href") or "no address")[:LONGEST_FIELD] for link in links]
+    return tuple(licences), tuple(addresses)
 
 
 def _texts(tree: HTMLTree) -> tuple[str, str]:
@@ -234,6 +259,8 @@ def _from_json(result: bytes) -> ExtractedPage:
         lang=page["lang"],
         metas=tuple((name, content) for name, content in page["metas"]),
         marks=tuple(LicenceMark(**mark) for mark in page["marks"]),
+        licences=tuple(page["licences"]),
+        licence_links=tuple(page["licence_links"]),
         letters_lost=page["letters_lost"],
     )
 
@@ -241,8 +268,14 @@ def _from_json(result: bytes) -> ExtractedPage:
 def _metas(tree: HTMLTree) -> tuple[tuple[str, str], ...]:
     if tree.head is None:
         return ()
-    elements = tree.head.query_selector_all("meta[name][content]")[:_META_TAGS]
-    pairs = ((meta.get_attribute("name"), meta.get_attribute("content")) for meta in elements)
+    elements = tree.head.query_selector_all(":is(meta[name],meta[http-equiv])[content]")
+    pairs = (
+        (
+            meta.get_attribute("name") or meta.get_attribute("http-equiv"),
+            meta.get_attribute("content"),
+        )
+        for meta in elements[:_META_TAGS]
+    )
     return tuple(
         ((name or "")[:_META_LETTERS].lower(), without_marks(content or "")[:_META_LETTERS])
         for name, content in pairs

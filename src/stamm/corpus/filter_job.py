@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
-from stamm.base.files import atomic, canonical_json
+from stamm.base.files import atomic, canonical_json, write_json
 from stamm.base.json_text import parse_json
 from stamm.base.stopwatch import Stopwatch
 from stamm.base.user_code import code_files
@@ -29,6 +29,7 @@ from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.consent.snapshot_index import index_snapshots
+from stamm.corpus.consent.terms import terms_kind
 from stamm.corpus.contamination.index import build_index, load_index
 from stamm.corpus.contamination.items import read_sets
 from stamm.corpus.corpus_filter import at_absolute_path
@@ -39,7 +40,7 @@ from stamm.corpus.dedup.minhash import EMPTY_VALUE, minhash
 from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.document_filter import DocumentFilter, FilterTools
 from stamm.corpus.formats import check_kind, is_archive, is_repository
-from stamm.corpus.inputs import expand, locate
+from stamm.corpus.inputs import expand, locate, skipped_files, skipped_text
 from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, UNSCORED, LedgerRow
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.rows import FieldUse, field_lines
@@ -77,6 +78,8 @@ CANDIDATES_SCHEMA = pa.schema(
 """The same documents for the global filters."""
 
 _INDEX = "contamination"
+SKIPPED_FILES = "skipped_files.json"
+"""Files in the folders of the inputs that are not read, by ending."""
 
 
 def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
@@ -86,11 +89,29 @@ def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
              others are done: also those without a configured field, or without addresses where
              consent is checked by address.
     """
+    skipped = skipped_files(config.inputs)
+    write_json(workspace.folder / SKIPPED_FILES, skipped)
+    if line := skipped_text(skipped):
+        workspace.progress.log(line)
     manifests = run_shards(screen_batch(config, workspace), workspace, "screen")
     for line in field_lines(manifest["facts"] for manifest in manifests):
         workspace.progress.log(line)
+    if line := _unread_terms_text(manifest["facts"] for manifest in manifests):
+        workspace.progress.log(line)
     if line := _lossy_pages_text([manifest["facts"] for manifest in manifests], config):
         workspace.progress.log(line)
+
+
+def _unread_terms_text(facts: Iterable[Mapping[str, Any]]) -> str:
+    """One line for the terminal about terms of use that were not read; "" without any."""
+    counts = sum((Counter(shard["unread_terms"]) for shard in facts), Counter())
+    if not counts:
+        return ""
+    shown = ", ".join(f"{kind} ({count:,})" for kind, count in counts.most_common(6))
+    return (
+        f"Documents whose site names terms of use that were not read: {shown}; column unread_terms "
+        "of the ledger. corpus.consent.unread_terms=drop leaves them out"
+    )
 
 
 def _lossy_pages_text(facts: Sequence[Mapping[str, Any]], config: FilterConfig) -> str:
@@ -143,6 +164,7 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     }
     outputs = {kind: part(kind, task.name) for kind in schemas}
     dropped: Counter[str] = Counter()
+    terms: Counter[str] = Counter()
     count = size = documents = addresses = pages = lossy_pages = 0
     with ExitStack() as stack:
         tables = {
@@ -166,6 +188,8 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             size += row.bytes_in
             pages += row.letters_lost != UNSCORED
             lossy_pages += row.letters_lost > config.letters_lost
+            if row.unread_terms:
+                terms[terms_kind(row.unread_terms)] += 1
             if row.decision != KEPT:
                 dropped[row.reason] += 1
                 continue
@@ -187,6 +211,7 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             "bytes": size,
             "pages": pages,
             "lossy_pages": lossy_pages,
+            "unread_terms": dict(sorted(terms.items())),
             **use.facts(),
         },
         seconds=stopwatch.seconds,

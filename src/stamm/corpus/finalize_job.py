@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.base.files import atomic, remove_leftovers
+from stamm.base.files import atomic, read_json, remove_leftovers
 from stamm.base.receipts import check_file
 from stamm.base.schema import write_record
 from stamm.corpus.canaries.config import PROBES, PROBES_SCHEMA, PROBES_SHARD
 from stamm.corpus.config import GlobalFilterConfig
+from stamm.corpus.filter_job import SKIPPED_FILES
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA, DROPPED, KEPT, LEDGER_SCHEMA
 from stamm.corpus.query import opened
 from stamm.corpus.readers.rows import summed_fields
@@ -74,6 +75,8 @@ def finalize_corpus(config: GlobalFilterConfig, workspace: Workspace) -> None:
         query.view("ledger", parts(folder, "ledger"))
         summary = summarise(query)
     summary |= summed_fields(manifest["facts"] for manifest in screened.values())
+    skipped = inputs["screened"] / SKIPPED_FILES
+    summary["skipped_files"] = read_json(skipped) if skipped.is_file() else {}
     require_kept(summary)
     write_record(folder / SUMMARY, CorpusSummary, summary)
     with atomic(folder / PROBES) as path:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
 from stamm.base.config import nearest
-from stamm.base.errors import DataError
+from stamm.base.errors import DataError, visible
 from stamm.corpus.formats import READABLE
 
 _PREFIX = "package:"
@@ -19,6 +20,7 @@ _CONTENTS = {
     "domains": ": text with one domain per line",
 }
 _PATTERN = "*?["
+_MOST_SHOWN = 8
 _TEXT_LISTS = ("deletions", "domains")
 """Keys of which a folder is refused: its files have no ending to tell them by."""
 
@@ -74,6 +76,34 @@ def expand(names: Sequence[str], where: str) -> dict[str, Path]:
     return found
 
 
+def skipped_files(names: Sequence[str]) -> dict[str, int]:
+    """The files in the folders among `names` that are not read, by the ending of their names."""
+    endings = Counter(
+        path.suffix or "no ending"
+        for name in names
+        if not name.startswith(_PREFIX) and Path(name).is_dir()
+        for path in Path(name).rglob("*")
+        if path.is_file() and not path.name.endswith(READABLE)
+    )
+    return dict(sorted(endings.items(), key=lambda item: (-item[1], item[0])))
+
+
+def skipped_text(skipped: Mapping[str, int]) -> str:
+    """One line: "4 files in folders are not read: .md (3), no ending (1)"; "" without any."""
+    if not skipped:
+        return ""
+    shown = ", ".join(
+        f"{visible(ending, 20)} ({count:,})"
+        for ending, count in list(skipped.items())[:_MOST_SHOWN]
+    )
+    more = (
+        f" and {len(skipped) - _MOST_SHOWN:,} other endings" if len(skipped) > _MOST_SHOWN else ""
+    )
+    total = sum(skipped.values())
+    files = f"{total:,} file in folders is" if total == 1 else f"{total:,} files in folders are"
+    return f"{files} not read: {shown}{more}"
+
+
 def _below(name: str, where: str) -> list[str]:
     path = Path(name)
     if name.startswith(_PREFIX) or path.is_file():
@@ -81,6 +111,8 @@ def _below(name: str, where: str) -> list[str]:
     if path.is_dir() and where.rpartition(".")[2] not in _TEXT_LISTS:
         files = [str(p) for p in path.rglob("*") if p.name.endswith(READABLE) and p.is_file()]
         what = f"the folder {name} contains no {', '.join(READABLE)}"
+        if not files and (skipped := skipped_text(skipped_files([name]))):
+            what += f"; {skipped}"
     elif any(c in name for c in _PATTERN):
         matching = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
         files = [str(p) for p in matching if p.is_file()]

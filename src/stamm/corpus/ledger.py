@@ -33,6 +33,7 @@ class LedgerRow:
     consent         state of consent of the host (consent.Decision); "planted" for a probe
     rule, agent     the line or signal that decided, and the agents that it names
     robots_read     when robots.txt was read
+    unread_terms    terms of use that the site or page names and that were not read (RSL licence …)
     licence         SPDX expression of the input, else of the page's markup
     licence_basis   its source: "input", the kind of markup (rel, json-ld, header ...), or in a
                     repository the file's own lines (spdx), a rule for its path (reuse), a
@@ -76,6 +77,7 @@ class LedgerRow:
     rule: str = ""
     agent: str = ""
     robots_read: str = ""
+    unread_terms: str = ""
     pii_email: int = 0
     pii_ip: int = 0
     pii_iban: int = 0
@@ -92,7 +94,7 @@ class LedgerRow:
         return asdict(self)
 
 
-LATER_COLUMNS: dict[str, Any] = {"letters_lost": UNSCORED}
+LATER_COLUMNS: dict[str, Any] = {"letters_lost": UNSCORED, "unread_terms": ""}
 """Columns that ledgers of earlier versions lack, with the value of their rows."""
 
 _TYPES = {"int": pa.int64(), "float": pa.float64()}

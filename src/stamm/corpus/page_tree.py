@@ -1,8 +1,7 @@
 """Edits of a parsed page before its text is extracted: what resiliparse would delete, number or join
 wrongly, and what is marked as boilerplate.
 
-The edits are made on the tree, since only a parser knows where a tag ends. Where a page cannot have
-what an edit is about, a search in its source tells so at once.
+The edits are made on the tree, since only a parser knows where a tag ends.
 
 Source   resiliparse 2.0.1, html2text (the rules meant by "deletes" below)
 Checked  tests/unit/corpus/test_extract.py, tests/unit/corpus/test_page_tree.py
@@ -364,7 +363,7 @@ def _has_boilerplate_class(element: ElementNode) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _kind(name: str, named: re.Pattern[str]) -> str:
-    """What a class name or identifier says: "boilerplate" where it is of words of `named` and of
+    """Kind of a class name or identifier: "boilerplate" where it is of words of `named` and of
     templates, "other" where it has other words, too, "" without any of `named`."""
     words = "-".join(
         word.lower() for word in _WORD_END.split(name) if word

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 REASONS: dict[str, str] = {
     "robots_disallow": "robots.txt disallows at least one agent",
-    "robots_content_usage": "robots.txt has Content-Usage: train-ai=n or Content-Signal: ai-train=no",
+    "robots_content_usage": "robots.txt has Content-Usage: train-ai=n, Content-Signal: ai-train=no, Prohibits: …",
     "robots_unreachable": "the request for robots.txt was answered by 5xx or not at all",
     "robots_unparsable": "robots.txt is an HTML page or binary data",
     "domain_list": "the domain is in a list of opted-out domains",
@@ -18,6 +18,8 @@ REASONS: dict[str, str] = {
     "meta_noai": "a meta element reserves the page",
     "tdm_reservation": "tdm-reservation: 1 in a header or meta element",
     "content_usage": "the header Content-Usage has train-ai=n, or Content-Signal ai-train=no",
+    "rsl_licence": "an RSL licence in the page does not grant training without payment",
+    "unread_terms": "the site names terms of use that were not read, and unread_terms is drop",
     "row_opt_out": "a field of the row opts it out, such as noai or robotstxt: disallowed",
     "too_short": "fewer characters than corpus.shortest",
     "licence_denied": "the licence is not allowed",

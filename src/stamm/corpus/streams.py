@@ -15,6 +15,12 @@ from stamm.base.units import bytes_text
 
 PIECE_BYTES = 4096
 FREE_BYTES = 64 * 2**20
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+}
 _CODECS = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd"}
 
 
@@ -77,6 +83,10 @@ class BoundedStream:
             )
             if not piece:
                 raise self._broken from None
+        if not self._delivered and self._codec is None:
+            for magic, codec in _MAGIC.items():
+                if piece.startswith(magic):
+                    raise StreamError("broken_compression", f"{codec} data under another ending")
         self._delivered += len(piece)
         if self._delivered > FREE_BYTES + self._expansion * self._file.tell():
             raise StreamError(

@@ -44,6 +44,7 @@ def summarise(query: Query) -> dict[str, Any]:
             )
         ),
         "absolute_rules": _absolute_rules(query),
+        "unread_terms": _unread_terms(query),
         "letters_lost": _letters_lost(query),
         "pii_replaced": _pii(query),
         "kept_by_language": _table(query, "language", f"{_OWN} and {_KEPT}", "bytes_out"),
@@ -76,6 +77,8 @@ def require_kept(summary: dict[str, Any]) -> None:
             "Name a robots.txt snapshot in corpus.consent.robots, "
             "or set corpus.consent.unknown_host=allow"
         )
+    if reasons[0][0] == "no_text":
+        fix = "Set corpus.fields.text to the field with the text: column detail of the ledger"
     raise DataError(
         f"no document was kept of {summary['n_in']}: {biggest}", where="corpus.inputs", fix=fix
     )
@@ -95,6 +98,14 @@ def _absolute_rules(query: Query) -> dict[str, int]:
     ((documents, hosts),) = query.rows(
         f"select count(*), count(distinct host) from ledger where {_OWN} and "
         f"consent = 'robots_allows' and contains(rule, '{ABSOLUTE_URL_RULES}')"
+    )
+    return {"documents": documents, "hosts": hosts}
+
+
+def _unread_terms(query: Query) -> dict[str, int]:
+    """Documents and hosts with terms of use that were not read."""
+    ((documents, hosts),) = query.rows(
+        f"select count(*), count(distinct host) from ledger where {_OWN} and unread_terms <> ''"
     )
     return {"documents": documents, "hosts": hosts}
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from stamm.base.console import NoProgress
 from stamm.base.errors import DataError
+from stamm.corpus.config import CorpusConfig
 from stamm.corpus.deletions import Deletions, read_deletions
 from stamm.corpus.demo import DEMO_INPUTS
-from stamm.corpus.inputs import expand, locate, shipped_files
+from stamm.corpus.inputs import expand, locate, shipped_files, skipped_files
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
+from tests.unit.small_corpus import build_corpus
 
 
 @pytest.fixture
@@ -69,7 +73,10 @@ def test_names_that_stand_for_nothing_are_told(
 
 def test_a_folder_with_nothing_to_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.txt").touch()
-    with pytest.raises(DataError, match=r"the folder .* contains no \.jsonl"):
+    with pytest.raises(
+        DataError,
+        match=r"the folder .* contains no \.jsonl.*; 1 file in folders is not read: \.txt",
+    ):
         expand([str(tmp_path)], "corpus.inputs")
 
 
@@ -106,3 +113,22 @@ def test_the_shipped_requests_for_deletion_name_shipped_documents() -> None:
         for key in deletions.keys(record.url, record.content_id)
     }
     assert found == {request.key for request in requests}
+
+
+def test_files_of_a_folder_that_are_not_read_are_counted_and_told_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "in/b/README").touch()
+    (folder / "in/b/more.md").touch()
+    for path in (folder / "in").rglob("*"):
+        if path.is_file() and path.suffix in (".gz", ".zst"):
+            path.unlink()
+    (folder / "in/b/2.jsonl").write_text('{"text": "The text of a document."}\n')
+    assert skipped_files(["in", "in/b/2.jsonl"]) == {".md": 2, "no ending": 1}
+    (folder / "out").mkdir()
+    told: list[str] = []
+    monkeypatch.setattr(NoProgress, "log", lambda _, text: told.append(text))
+    corpus = build_corpus(CorpusConfig(inputs=("in",), held_out=0.0), folder / "out")
+    assert told == ["3 files in folders are not read: .md (2), no ending (1)"]
+    summary = json.loads((corpus / "summary.json").read_text())
+    assert summary["skipped_files"] == {".md": 2, "no ending": 1}

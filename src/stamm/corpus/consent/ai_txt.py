@@ -49,6 +49,8 @@ class _AiTxtRule:
 class AiTxtFile:
     """The rules of one file.
 
+    unread   the file has another format
+
     Edge     the longest rule that matches an address holds, Allow before Disallow among equals, as
              in robots.txt: the convention does not define it. A rule for a type of text (`*.txt`,
              `*.html`) applies to every page whose address does not end in another type of text:
@@ -59,7 +61,10 @@ class AiTxtFile:
 
     def __init__(self, text: str) -> None:
         whole = text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT].rpartition("\n")[0]
-        self._groups = _groups(whole.lstrip("\ufeff"))
+        bare = whole.lstrip("\ufeff \t\r\n")
+        self._groups = _groups(bare)
+        # An HTML page is the answer of a site without the file.
+        self.unread = bool(bare) and not self._groups and not bare.startswith("<")
 
     def answer(self, url: str, agents: tuple[str, ...]) -> AiTxtAnswer:
         """The opt-out state of the text at an address; one refused agent is enough."""

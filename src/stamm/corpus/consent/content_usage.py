@@ -31,9 +31,10 @@ _OTHER_ITEM = re.compile(
 
 _SIGNAL = re.compile(r"(?:^|[,;\s])ai-train\s*=\s*no(?=$|[,;\s])", re.IGNORECASE)
 
-USAGE_LABELS = ("train-ai", "ai-use")
-"""The usage labels checked. ai-use was removed from draft-ietf-aipref-vocab on 2025-08-08; sites that
-still deny it are honoured."""
+USAGE_LABELS = ("train-ai", "ai-use", "train-genai", "genai", "ai", "tdm", "bots")
+"""The usage labels checked. Those after the first are of earlier drafts of draft-ietf-aipref-vocab and
+include training; sites that still deny them are honoured."""
+_AROUND_EQUALS = re.compile(r"[ \t]*=[ \t]*")
 
 
 def signal_refuses(value: str) -> bool:
@@ -50,11 +51,18 @@ def refused_use(values: Iterable[str], labels: tuple[str, ...]) -> str | None:
 
     values   the field's lines, each parsed by itself
     Edge     a line that is not a dictionary is ignored, and so is a value other than the token n.
+             Blanks around "=" and capital letters, which the draft does not allow, are common: such an
+             opt-out counts.
              Of several values of one label the most restrictive holds, also within a line, where
              the vocabulary takes the last: a proxy may have joined two lines into one.
     Checked  tests/unit/corpus/consent/test_signals.py
     """
-    denied = {key for value in values for key, token in _members(value) if token == "n"}
+    denied = {
+        key
+        for value in values
+        for key, token in _members(_AROUND_EQUALS.sub("=", value[: LONGEST_FIELD + 1].lower()))
+        if token == "n"
+    }
     return next((label for label in labels if label in denied), None)
 
 

@@ -7,7 +7,7 @@ and the decision names that file.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from stamm.corpus.consent.cache import cache_by_host
@@ -23,6 +23,7 @@ ABSOLUTE_URL_RULES = "written as absolute URLs"
 # Of the texts before parsing; parsed, a file takes some ten times as much memory.
 _CACHED_CHARACTERS = 16 * 2**20
 _MAX_CACHED_DECISIONS = 256
+_MOST_TERMS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +32,14 @@ class Decision:
 
     consent   the state of consent: "robots_allows", "robots_absent" (4xx), "robots_unreachable",
               "robots_unparsable", "unknown_host", "no_url" (no address at all), or the reason of a
-              refusal: "robots_disallow", "robots_content_usage", "domain_list", "bad_url"
+              refusal: "robots_disallow", "robots_content_usage", "domain_list", "bad_url", "unread_terms"
     allowed   the decision for this state under the policy
     rule      the deciding line and its file; of "robots_allows" the file, and how many of its rules
               are ignored because they are written as absolute URLs of their own host
     agent     the agents that the line refuses
     read      the date that file was read
     host      the normalized host
+    terms     lines of robots.txt about the use of its content that were not read (`unread_terms`)
     """
 
     consent: str
@@ -46,6 +48,7 @@ class Decision:
     agent: str = ""
     read: str = ""
     host: str = ""
+    terms: str = ""
 
 
 class ConsentSource(Protocol):
@@ -83,7 +86,8 @@ class ConsentResolver:
             if decision is not None:
                 if not decision.allowed:
                     return decision
-                last = decision
+                terms = last.terms if last is not None else ""
+                last = replace(decision, terms=terms) if terms and not decision.terms else decision
         if last is not None:
             return last
         allowed = self._config.unknown_host == "allow"
@@ -159,16 +163,27 @@ class _ParsedAnswer:
         if decision is None or decision.host != host:
             if len(self._known) >= _MAX_CACHED_DECISIONS:
                 self._known.clear()
-            decision = self._known[refusal] = self._decision(host, refusal, config.agents)
+            decision = self._known[refusal] = self._decision(host, refusal, config)
         return decision
 
     def _decision(
-        self, host: str, refusal: RobotsRefusal | None, agents: tuple[str, ...]
+        self, host: str, refusal: RobotsRefusal | None, config: ConsentConfig
     ) -> Decision:
         if refusal is None:
-            rule = clean_field(self._where + self._ignored(agents))
+            terms = clean_field(
+                "; ".join(
+                    f"robots.txt, line {line}, {key}: {value.decode('utf-8', 'replace')[:200]}"
+                    for line, key, value in self._file.terms[:_MOST_TERMS]
+                )
+            )
+            refused = bool(terms) and config.unread_terms == "drop"
             return Decision(
-                consent="robots_allows", allowed=True, rule=rule, read=self._read, host=host
+                consent="unread_terms" if refused else "robots_allows",
+                allowed=not refused,
+                rule=clean_field(self._where + self._ignored(config.agents)),
+                read=self._read,
+                host=host,
+                terms=terms,
             )
         return Decision(
             consent=refusal.reason,

@@ -82,6 +82,12 @@ def fetch(
             f"{ignored['rules']:,} rules in {ignored['sites']:,} robots.txt files are {ABSOLUTE_URL_RULES} of "
             "their own site: they match no path and are ignored"
         )
+    unread = counts["unread_terms"]
+    if unread["lines"]:
+        workspace.progress.log(
+            f"{unread['lines']:,} lines in {unread['sites']:,} robots.txt files name terms of use that are not "
+            "read, such as License: set corpus.consent.unread_terms=drop to leave their pages out"
+        )
     (workspace.folder / ANSWERS).unlink()
 
 
@@ -191,6 +197,7 @@ def _write_snapshot(
     states: dict[str, Counter[str]] = {kind: Counter() for _, kind in wanted}
     truncated, dates = 0, set()
     ignored = {"rules": 0, "sites": 0}
+    unread = {"lines": 0, "sites": 0}
     packer = zstandard.ZstdCompressor(level=_LEVEL)
     with path.open("wb") as opened, packer.stream_writer(opened) as packed:
         for key in wanted:
@@ -201,13 +208,17 @@ def _write_snapshot(
             truncated += file.truncated
             dates.add(file.fetched[:10])
             if file.kind == "robots" and file.state == "found":
-                rules = len(RobotsFile(file.text).absolute_rules(normalize_host(file.url)))
+                robots = RobotsFile(file.text)
+                rules = len(robots.absolute_rules(normalize_host(file.url)))
                 ignored["rules"] += rules
                 ignored["sites"] += rules > 0
+                unread["lines"] += len(robots.terms)
+                unread["sites"] += len(robots.terms) > 0
     return {
         "states": {kind: dict(sorted(found.items())) for kind, found in sorted(states.items())},
         "truncated": truncated,
         "absolute_rules": ignored,
+        "unread_terms": unread,
         "first_day": min(dates, default=""),
         "last_day": max(dates, default=""),
     }

@@ -15,12 +15,13 @@ from stamm.corpus.consent.signals import (
     header_refusal,
     meta_refusal,
     tdm_reservation,
+    unread_terms,
 )
 from stamm.corpus.consent.snapshot_entry import SiteFiles, SnapshotEntry
 from stamm.corpus.consent.snapshot_index import index_in_memory, latest_entry, open_snapshot
 from stamm.corpus.consent.tdmrep import TdmrepFile, TdmReservation
 from stamm.corpus.limits import ReadLimits
-from stamm.corpus.records import Signals
+from stamm.corpus.records import LONGEST_FIELD, Signals
 
 _SILENT = TdmReservation()
 
@@ -68,15 +69,32 @@ class ConsentPolicies:
         site = self._site(url, host)
         return header_refusal(signals, agents, enabled, site=site, metas_follow=is_html)
 
+    def unread_terms(self, decision: Decision, signals: Signals, links: Sequence[str] = ()) -> str:
+        """Terms of use that the site or the page names, and that were not read; "" without any.
+
+        links   addresses of RSL licences in the page
+        """
+        host = decision.host
+        file = self._ai_txt.file(host) if host else None
+        terms = [decision.terms] if decision.terms else []
+        terms += ["ai.txt in an unknown format"] if file is not None and file.unread else []
+        return "; ".join([*terms, *unread_terms(signals, links)])[:LONGEST_FIELD]
+
     def refusal_by_meta(
-        self, url: str, host: str, signals: Signals, metas: Sequence[tuple[str, str]]
+        self,
+        url: str,
+        host: str,
+        signals: Signals,
+        metas: Sequence[tuple[str, str]],
+        licences: Sequence[str] = (),
     ) -> PageRefusal | None:
-        """The opt-out in a page's metas, which may also lift that of tdmrep.json and headers."""
+        """The opt-out in a page's metas, which may also lift that of tdmrep.json and headers, or in an
+        RSL licence in the page."""
         enabled = self._config.signals
         if enabled is None:
             return None
         before = tdm_reservation(self._site(url, host), signals)
-        return meta_refusal(metas, self._config.agents, enabled, before=before)
+        return meta_refusal(metas, self._config.agents, enabled, before=before, licences=licences)
 
     def _site(self, url: str, host: str) -> TdmReservation:
         file = self._tdmrep.file(host) if host else None

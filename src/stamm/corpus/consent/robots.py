@@ -29,12 +29,19 @@ from stamm.corpus.consent.robots_parser import (
     whole_lines,
 )
 from stamm.corpus.consent.rules import GroupRules
+from stamm.corpus.consent.terms import prohibits_training, usage_lines
 
-_WRITTEN = {"disallow": "Disallow", "usage": "Content-Usage", "signal": "Content-Signal"}
+_WRITTEN = {
+    "disallow": "Disallow",
+    "usage": "Content-Usage",
+    "signal": "Content-Signal",
+    "prohibits": "Prohibits",
+}
 _REASON = {
     "disallow": "robots_disallow",
     "usage": "robots_content_usage",
     "signal": "robots_content_usage",
+    "prohibits": "robots_content_usage",
 }
 # Controls that a text file does not contain: all but tabs, line ends, form feeds, and the
 # end-of-file mark of old editors.
@@ -97,7 +104,6 @@ class RobotsFile:
         self._groups = read_groups(self._lines)
         self._rules: dict[tuple[Block, ...], GroupRules] = {}
         self._agent_rules: _AgentRules | None = None
-        self._signal = self._signal_above()
         self.unparsable = "" if self._groups else _not_text(kept)
 
     def refusal(self, url: str, agents: tuple[str, ...]) -> RobotsRefusal | None:
@@ -113,8 +119,9 @@ class RobotsFile:
             agent_rules = self._agent_rules = _AgentRules(agents, names, rules)
         path = normalize_path(path_of(url).encode("utf-8", "surrogatepass"))
         refusal = agent_rules.refusal(path)
-        if refusal is None and self._signal is not None and path != _ROBOTS_PATH:
-            line, key, value = self._signal
+        denial = None if refusal is not None or path == _ROBOTS_PATH else self._denial
+        if denial is not None:
+            line, key, value = denial
             refusal = RobotsRefusal(
                 reason=_REASON[key],
                 agents=", ".join(agents),
@@ -142,6 +149,17 @@ class RobotsFile:
         names = self._groups if agents is None else self._followed(agents)
         rules = {rule for name in set(names) for rule in self._rules_of(name).absolute()}
         return sorted(rule for rule in rules if _host(rule[2]) in (host, www_variant(host)))
+
+    @functools.cached_property
+    def terms(self) -> tuple[Rule, ...]:
+        """Lines about the use of the site's content that are not read, such as License."""
+        return tuple(usage_lines(self._lines))
+
+    @functools.cached_property
+    def _denial(self) -> Rule | None:
+        """The line outside all groups that denies training: Content-Signal above them, or Prohibits."""
+        prohibited = (rule for rule in self.terms if prohibits_training(*rule[1:]))
+        return self._signal_above() or next(prohibited, None)
 
     def _signal_above(self) -> Rule | None:
         """The Content-Signal above all groups that denies training."""

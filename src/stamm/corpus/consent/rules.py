@@ -20,7 +20,6 @@ from stamm.corpus.consent.robots_parser import Block, Rule, disallows, read_rule
 
 PREFERENCES = ("usage", "signal")
 """Kinds of lines that are preferences: Content-Usage and Content-Signal."""
-_AROUND_EQUALS = re.compile(r"[ \t]*=[ \t]*")
 _ABSOLUTE = re.compile(rb"(?i)https?://")
 _INDEX_PAGE = b"/index.htm"
 _NOT_PLAIN = re.compile(b"[^%s]" % re.escape(PLAIN))
@@ -95,13 +94,8 @@ class GroupRules:
 
 
 def reserves_training(preference: str) -> bool:
-    """Whether the value of a Content-Usage or Content-Signal line denies training.
-
-    Edge   blanks around "=" and capital letters make a value invalid by the draft. They are common
-           in robots.txt, where other lines allow them: such an opt-out counts.
-    """
-    plain = _AROUND_EQUALS.sub("=", preference.lower())
-    return refused_use([plain], USAGE_LABELS) is not None or signal_refuses(plain)
+    """Whether the value of a Content-Usage or Content-Signal line denies training."""
+    return refused_use([preference], USAGE_LABELS) is not None or signal_refuses(preference)
 
 
 def _no_paths(rules: list[Rule]) -> list[Rule]:

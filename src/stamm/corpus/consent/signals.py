@@ -1,7 +1,8 @@
 """Opt-outs of a page in HTTP headers and meta elements.
 
 Source   X-Robots-Tag and its meta: Google, "Robots meta tag specifications"; noai and noimageai:
-         DeviantArt, 2022, a convention without a standard; tdm-reservation: W3C TDM Reservation
+         DeviantArt, 2022, a convention without a standard; DisallowAITraining:
+         draft-canel-robots-ai-control-00; tdm-reservation: W3C TDM Reservation
          Protocol, final group report 2024-05-10; Content-Usage: draft-ietf-aipref-attach-05.
 """
 
@@ -16,6 +17,7 @@ from stamm.corpus.consent.content_usage import refused_use, signal_refuses
 from stamm.corpus.consent.robots_parser import agent_token
 from stamm.corpus.consent.signals_config import SignalsConfig
 from stamm.corpus.consent.tdmrep import TdmReservation, policy_value, reservation_value
+from stamm.corpus.consent.terms import linked_licences, rsl_refusal
 from stamm.corpus.records import OPT_OUT_FIELD, Signals, clean_field
 
 # Directives with a value: the name before their colon is not an agent.
@@ -84,20 +86,30 @@ def meta_refusal(
     config: SignalsConfig = _ALL,
     *,
     before: TdmReservation = _SILENT,
+    licences: Sequence[str] = (),
 ) -> PageRefusal | None:
-    """Return the first <meta> that opts the page out, or None.
+    """Return the first <meta>, or RSL licence, that opts the page out, or None.
 
     metas    name in lower case and content of each
     before   reservation of tdmrep.json and headers (`tdm_reservation`); a meta supersedes it
+    licences   RSL licences in the page
     """
     listed = tuple(metas)
     names = _names(agents)
     for name, content in listed:
-        agent = "" if name == "robots" else names.get(name)
+        agent = "" if name in ("robots", "x-robots-tag") else names.get(name)
         directives = [part.strip().lower() for part in content.split(",")]
         if agent is not None and any(_refuses(one, agent, config) for one in directives):
             rule = clean_field(f'<meta name="{name}" content="{content}">')
             return PageRefusal(reason="meta_noai", rule=rule, agent=agent)
+    for name, content in listed if config.content_usage else ():
+        denied = name == "content-usage" and refused_use([content], config.usage_labels)
+        if denied or (name == "content-signal" and signal_refuses(content)):
+            rule = clean_field(f'<meta name="{name}" content="{content}">')
+            return PageRefusal(reason="content_usage", rule=rule)
+    for licence in licences if config.rsl else ():
+        if reason := rsl_refusal(licence):
+            return PageRefusal(reason="rsl_licence", rule=f"RSL licence in the page: {reason}")
     reservations = [content for name, content in listed if name == "tdm-reservation"]
     policies = [content for name, content in listed if name == "tdm-policy"]
     reservation = _superseded(before, reservations, policies, "meta tdm-reservation")
@@ -158,9 +170,18 @@ def _names(agents: tuple[str, ...]) -> dict[str, str]:
     return names
 
 
+def unread_terms(signals: Signals, links: Iterable[str] = ()) -> list[str]:
+    """Terms of use that a page names and that are not read: RSL licences at other addresses.
+
+    links   addresses in its link elements
+    """
+    named = [*linked_licences(signals.values("link")), *links]
+    return [f"RSL licence {clean_field(address)[:200]}" for address in dict.fromkeys(named)]
+
+
 def _refuses(directive: str, agent: str, config: SignalsConfig) -> bool:
     """Whether a directive for an agent ("": for all) opts the page out."""
-    if directive == "noai":
+    if directive in ("noai", "disallowaitraining"):
         return config.noai
     if directive == "noimageai":
         return config.noimageai

@@ -25,6 +25,8 @@ class SignalsConfig:
                      Content-Signal: ai-train=no (contentsignals.org)
     usage_labels     the labels checked there
     ai_txt           text refused in /ai.txt (Spawning, 2023; no standard)
+    rsl              an RSL licence inside the page that does not grant training to everyone without
+                     payment (terms.py)
     row_opt_out      a field of a row of JSONL or a table that opts it out: noai, opt_out, HPLT's
                      robotstxt: disallowed … (readers/rows.py: ROW_KEYS.refused)
     """
@@ -37,6 +39,7 @@ class SignalsConfig:
     content_usage: bool = True
     usage_labels: tuple[str, ...] = USAGE_LABELS
     ai_txt: bool = True
+    rsl: bool = True
     row_opt_out: bool = True
 
     def __post_init__(self) -> None:

@@ -125,6 +125,12 @@ _GRANTS = re.compile(
     r"_opt(?:s|ed)?_?in_|_train_ai_|_ai_train(?:ing)?_|_ai_use_|_(?:can|may)_(?:train|crawl)_"
 )
 _RESERVES_BY_WORDS = RefusedKey(meaning=_OPT_OUT.meaning, neutral=(*_NO, "allow", "allowed"))
+_DENIES_TRAINING = re.compile(
+    r"\b(?:no|not|non|without|except|excluding|prohibit\w*|forbid\w*)\b[^.;]{0,60}"
+    r"\b(?:ai|a\.i\.|machine[- ]learning|(?:model |llm )?training|tdm|(?:text|data)[ -](?:and[ -]data[ -])?mining)\b"
+    r"|\bno-?ai\b",
+    re.IGNORECASE,
+)
 _HOST_NAMES = ("domain", "url_domain", "source_domain", "host", "hostname", "site")
 _HOST = re.compile(r"(?:[a-z0-9-]{1,63}\.)+[a-z]{2,63}(?::\d{1,5})?(?:[/?#]\S*)?", re.IGNORECASE)
 _HOLDS_MORE = re.compile(
@@ -315,7 +321,8 @@ class _BadRowError(Exception):
 def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUse) -> InputRecord:
     flat: dict[str, Any] = {}
     for path, value in _flat(row):
-        if flat.setdefault(path, value) != value:
+        earlier = flat.setdefault(path, value)
+        if earlier is not value and earlier != value:  # NaN is not equal to itself
             raise _BadRowError("bad_value", f"two values for {path}")
     for path, headers in [(p, v) for p, v in flat.items() if canonical(p) in _HEADERS]:
         for header, value in _header_pairs(path, headers) if headers is not None else ():
@@ -329,11 +336,11 @@ def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUs
     use.see(list(flat))
     use.unknown.add(_unknown(flat, names))
     read = {field: list(_values(field, row, flat, by_name, names)) for field in FIELDS}
+    read["text"].sort(key=lambda named: _is_blank(named[1]))
     for field, values in read.items():
         if values:
             use.read[field][values[0][0]] += 1
-    if not read["text"] or not isinstance(read["text"][0][1], str):
-        raise _BadRowError("no_text", _no_text(read["text"], names, use))
+    text = _text(read["text"], names, use)
     licences = list(_licences(read["licence"]))
     address = _address(read["url"], bool(names.url))
     if not address.strip():
@@ -348,7 +355,7 @@ def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUs
     for field, value in fields.items():
         if len(value) > LONGEST_FIELD:
             raise _BadRowError("field_too_long", f"{field} has over {LONGEST_FIELD} characters")
-    content, url = whole_text(read["text"][0][1]).encode(), clean_field(fields["url"])
+    content, url = whole_text(text).encode(), clean_field(fields["url"])
     return InputRecord(
         place=place,
         content_id=content_id(url, content),
@@ -421,7 +428,8 @@ def _like_addresses(leaves: Iterable[tuple[str, Any]]) -> set[str]:
     for path, value in leaves:
         name = canonical(path)
         is_read_otherwise = name in ROW_KEYS.read and name not in (*_NAMES["url"], "source")
-        if is_read_otherwise or "licen" in name or not isinstance(value, str):
+        of_pictures = path.partition(".")[0] == "media"
+        if is_read_otherwise or of_pictures or "licen" in name or not isinstance(value, str):
             continue
         if _is_web_address(value) or (name in _HOST_NAMES and _is_host(value)):
             like.add(path)
@@ -496,10 +504,34 @@ def _inside(row: Any, path: str) -> Any:
     return row
 
 
-def _no_text(values: list[tuple[str, Any]], names: FieldNames, use: FieldUse) -> str:
-    if values:
-        return f"{values[0][0]} is a {_kind(values[0][1])}, not a string"
-    return f"no {names.text or 'text'}; fields of the file: {use.columns()}"
+def _text(values: list[tuple[str, Any]], names: FieldNames, use: FieldUse) -> str:
+    """The text of a row; other texts are counted as not used.
+
+    values   those that are not blank first
+    """
+    if not values:
+        fix = "" if names.text else ": set corpus.fields.text to the one with the text"
+        raise _BadRowError(
+            "no_text", f"no {names.text or 'text'}; fields of the file: {use.columns()}{fix}"
+        )
+    path, text = values[0]
+    if isinstance(text, bytes):  # a binary column
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as error:
+            raise _BadRowError("invalid_utf8", f"{path}, byte {error.start}") from None
+    if not isinstance(text, str):
+        raise _BadRowError("no_text", f"{path} is a {_kind(text)}, not a string")
+    use.unknown.add(
+        f"{other} (another text)"
+        for other, value in values[1:]
+        if not _is_blank(value) and value != values[0][1]
+    )
+    return text
+
+
+def _is_blank(value: Any) -> bool:
+    return isinstance(value, str | bytes) and not value.strip()
 
 
 def _address(values: list[tuple[str, Any]], is_configured: bool) -> str:
@@ -573,6 +605,11 @@ def _signals(leaves: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
         if name in _HEADERS:
             for header, content in _header_pairs(path, value):
                 yield header.strip().lower(), content
+        elif name in _NAMES["licence"]:
+            if _DENIES_TRAINING.search(
+                value if isinstance(value, str) else str(value)[:LONGEST_FIELD]
+            ):
+                yield OPT_OUT_FIELD, visible(f"{path} = {value!r:.200} denies training", 300)
         elif name in _SIGNALS:
             for content in value if isinstance(value, list) else [value]:
                 yield _SIGNALS[name], _signal_text(_SIGNALS[name], content)[:LONGEST_FIELD]

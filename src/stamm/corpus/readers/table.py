@@ -68,7 +68,8 @@ def _batches(path: Path, names: FieldNames, use: FieldUse) -> Iterator[pa.Record
         schema = pq.read_schema(path)
         leaves = dict(_leaves(schema))
         text = text_field(schema.names, names)
-        with pq.ParquetFile(path, read_dictionary=[text] if text else []) as file:
+        is_string = text and schema.field(text).type in (pa.string(), pa.large_string())
+        with pq.ParquetFile(path, read_dictionary=[text] if is_string else []) as file:
             _count_unknown(leaves, file.metadata.num_rows, names, use)
             columns = [leaf for leaf, kind in leaves.items() if _is_wanted(leaf, names, kind)]
             for number in range(file.num_row_groups):

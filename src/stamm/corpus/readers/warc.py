@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from stamm.corpus.charset import UndecodableError, decode
 from stamm.corpus.consent.robots import RobotsAnswer, is_robots_path
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
@@ -47,6 +49,8 @@ _CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?([^\s;,\"']{1,100})", re.IGNOREC
 _ANY_ZLIB = zlib.MAX_WBITS + 32
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE_BYTES = 4096
+_STREAMED = {"br": "brotli", "zstd": "zstd"}
+_HTML_START = re.compile(rb"\s*<(?:!doctype html|html)\b", re.IGNORECASE)
 _CHUNK_HEAD = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]{0,256})?\r?\n")
 # Bytes that no text has, in the encodings that the web uses without a byte order mark.
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\f\r\x1b"))
@@ -191,7 +195,8 @@ class _Answer:
     @property
     def media_type(self) -> str:
         first = next(iter(self.values("content-type")), "")
-        return re.split("[;,]", first)[0].strip().lower()
+        named = re.split("[;,]", first)[0].strip().lower()
+        return _HTML[0] if not named and _HTML_START.match(self.body) else named
 
     @property
     def charset(self) -> str | None:
@@ -249,7 +254,9 @@ def _body(answer: _Answer, limits: ReadLimits) -> bytes:
     for encoding in reversed(answer.encodings("content-encoding") + encodings):
         if encoding in _NO_ENCODING:
             continue
-        if encoding in ("gzip", "x-gzip") and body.startswith(_GZIP_MAGIC):
+        if encoding in _STREAMED and (plain := _streamed(body, encoding, limits.record_bytes)):
+            body = plain
+        elif encoding in ("gzip", "x-gzip") and body.startswith(_GZIP_MAGIC):
             body = _inflate(body, encoding, limits.record_bytes)
         elif encoding == "deflate" and (inflated := _deflated(body, limits.record_bytes)):
             body = inflated
@@ -276,6 +283,24 @@ def _deflated(body: bytes, limit: int) -> bytes:
         if bad.reason == "record_too_long":
             raise
         return b""
+
+
+def _streamed(body: bytes, encoding: str, limit: int) -> bytes:
+    """The content of a brotli or Zstandard body; empty where it is not one."""
+    plain = bytearray()
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), _STREAMED[encoding]) as source:
+            while piece := source.read(_PIECE_BYTES):
+                plain += piece
+                if len(plain) > limit:
+                    raise BodyError("record_too_long", f"over {limit} bytes when decompressed")
+    except OSError as error:
+        if plain:
+            raise BodyError(
+                "content_encoding", f"{encoding}: {clean_field(str(error))[:200]}"
+            ) from None
+        return b""
+    return bytes(plain)
 
 
 def _inflate(body: bytes, encoding: str, limit: int, window: int = _ANY_ZLIB) -> bytes:

@@ -88,6 +88,7 @@ class CorpusSummary:
     fields                 rows by the name under which a field was read: {"url": {"metadata.url": 2}};
                            looks_like_url: fields of rows without an address that were not read
     unknown_keys           rows by key that is not used
+    skipped_files          files in folders of the inputs that are not read, by ending
     withdrawn_by_reason    and what follows it: only of a replay; None for a corpus from raw files
     duplicates_not_brought_back   dropped as duplicates of a document that was withdrawn
     """
@@ -103,6 +104,7 @@ class CorpusSummary:
     dropped_by_reason: Mapping[str, DocumentSum]
     documents_by_consent: Mapping[str, int]
     absolute_rules: AbsoluteRules = field(default_factory=AbsoluteRules)
+    unread_terms: AbsoluteRules = field(default_factory=AbsoluteRules)
     letters_lost: LettersLost = field(default_factory=LettersLost)
     pii_replaced: Mapping[str, int]
     kept_by_language: Mapping[str, DocumentSum]
@@ -111,6 +113,7 @@ class CorpusSummary:
     hosts: int
     fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     unknown_keys: Mapping[str, int] = field(default_factory=dict)
+    skipped_files: Mapping[str, int] = field(default_factory=dict)
     withdrawn_by_reason: Mapping[str, int] | None = None
     withdrawn_tokens: Mapping[str, int] = field(default_factory=dict)
     withdrawn_by_language: Mapping[str, WithdrawnSum] = field(default_factory=dict)

@@ -139,6 +139,7 @@ def test_a_list_becomes_a_snapshot(sites: Sites, run: Callable[..., Path]) -> No
         },
         "truncated": 0,
         "absolute_rules": {"rules": 0, "sites": 0},
+        "unread_terms": {"lines": 0, "sites": 0},
         "first_day": "2026-11-22",
         "last_day": "2026-11-22",
     }
