@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.base.files import read_json
 from stamm.chat.chatml_llama3 import SYNTAXES, TurnFormat, TurnSyntax, default_traits
 from stamm.chat.conversation import THINK, Conversation
 from stamm.chat.formats import ApertusFormat, ChatFormat, chat_template
@@ -29,11 +28,11 @@ from stamm.chat.render import (
     render,
     text_of,
 )
-from stamm.chat.template_files import CONFIG, TEMPLATE, folder_template
+from stamm.chat.template_files import TEMPLATE, folder_template
 from stamm.chat.template_sandbox import Rendered, render_all
 from stamm.chat.template_traits import cases, find_traits, verify
 from stamm.corpus.sandbox import apart
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.corpus.tokenizer.imported import ImportedTokenizer, tokenizer_config
 from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
 
 _CPU_S, _MEMORY = 10, 1 << 30
@@ -55,7 +54,7 @@ def load_folder_chat(folder: Path) -> FolderChat:
 
     Raises   DataError when a file cannot be read, or the chat format is not supported.
     """
-    config = _config(folder)
+    config = tokenizer_config(folder)
     template = folder_template(folder)
     if not template or template == chat_template():
         try:  # a tokenizer of stamm's
@@ -156,15 +155,6 @@ def _render(template: str, names: Mapping[str, Any], folder: Path) -> list[Rende
             fix="Use a template from a source that you trust",
         )
     return [Rendered(*each) for each in json.loads(answer)]
-
-
-def _config(folder: Path) -> Mapping[str, Any]:
-    if not (folder / CONFIG).is_file():
-        return {}
-    config = read_json(folder / CONFIG)
-    if not isinstance(config, dict):
-        raise DataError(f"{folder / CONFIG} is not a JSON object")
-    return config
 
 
 def _token_text(value: object) -> str:

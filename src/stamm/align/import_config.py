@@ -11,6 +11,8 @@ from stamm.chat.template_files import TEMPLATE
 from stamm.models.hf_files import ADAPTER, CONFIG, INDEX, WEIGHTS, weight_files
 
 TOKENIZER = "tokenizer.json"
+BESIDE = ("special_tokens_map.json", "added_tokens.json")
+"""Files with tokens beside tokenizer_config.json, of older versions of transformers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,5 +46,5 @@ def import_files(folder: Path) -> dict[str, Path]:
                 f"{folder} has no {name}",
                 fix="Needed are config.json, weights as safetensors, and tokenizer.json",
             )
-    optional = [name for name in (TOKENIZER_CONFIG, TEMPLATE) if (folder / name).is_file()]
+    optional = [name for name in (TOKENIZER_CONFIG, *BESIDE, TEMPLATE) if (folder / name).is_file()]
     return {name: folder / name for name in (*needed, *optional)}

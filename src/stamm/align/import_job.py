@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stamm.align.import_config import TOKENIZER, ImportConfig
+from stamm.align.import_config import BESIDE, TOKENIZER, ImportConfig
 from stamm.align.model_source import check_vocabulary, find_model, load_chat_format, unused_of
 from stamm.base.errors import DataError
 from stamm.base.files import remove_leftovers, sha256_file, write_bytes
@@ -54,7 +54,7 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
     for sentence in sentences:
         progress.log(sentence)
     progress.advance(1, "read")
-    for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE):
+    for name in (TOKENIZER, TOKENIZER_CONFIG, *BESIDE, TEMPLATE):
         if gguf is None and (source / name).is_file():
             write_bytes(written / name, (source / name).read_bytes())
     save_decoder(decoder, folder / "model")

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import read_json
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
 from stamm.chat.formats import ApertusFormat, ChatFormat
 from stamm.chat.template_files import folder_template
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.corpus.tokenizer.imported import ImportedTokenizer, tokenizer_config
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.decoder import Decoder
 
@@ -149,11 +148,10 @@ def load_tokenizer(folder: Path) -> AnyTokenizer:
 
 def _named_tokens(folder: Path) -> dict[str, str]:
     """bos_token and eos_token of tokenizer_config.json: strings, or objects with their content."""
-    path = folder / _CONFIG
-    stored = read_json(path) if path.is_file() else None
+    stored = tokenizer_config(folder)
     found = {}
     for key in ("bos_token", "eos_token"):
-        value = stored.get(key) if isinstance(stored, dict) else None
+        value = stored.get(key)
         text = value.get("content") if isinstance(value, dict) else value
         if isinstance(text, str):
             found[key] = text

@@ -18,6 +18,7 @@ from stamm.chat.render import ASSISTANT_END, ASSISTANT_START
 from stamm.chat.template_files import TEMPLATE, as_trained, config_as_trained, folder_template
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS, UNKNOWN_ID
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.corpus.tokenizer.imported import tokenizer_config as tokenizer_config_of
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export.target import CardText, ExportOptions, LoadedExport
 from stamm.models.config import DecoderConfig
@@ -203,18 +204,18 @@ def write_chat_files(
             if (beside / name).is_file():
                 check_file(beside / name)
                 write_bytes(folder / name, (beside / name).read_bytes())
+        config = tokenizer_config_of(beside)
         if chat_format:
-            config = config_as_trained(read_json(beside / TOKENIZER_CONFIG))
-            if (
-                "split_special_tokens" in config
-            ):  # of a model without chat: the template has control tokens
+            config = config_as_trained(config)
+            # True in models without chat; the template has control tokens.
+            if "split_special_tokens" in config:
                 config["split_special_tokens"] = False
             if chat_format == ApertusFormat.name or (beside / TEMPLATE).is_file():
                 config.pop("chat_template", None)
             if "chat_template" not in config:
                 write_text(folder / TEMPLATE, trained_template(beside, chat_format))
-            if config != read_json(beside / TOKENIZER_CONFIG):
-                write_json(folder / TOKENIZER_CONFIG, config)
+        if config != read_json(beside / TOKENIZER_CONFIG):
+            write_json(folder / TOKENIZER_CONFIG, config)
         special, ends = imported_special_ids(beside)
     ids = {
         "bos_token_id": special.begin,
@@ -243,7 +244,7 @@ def trained_template(folder: Path, chat_format: str) -> str:
 
 def imported_special_ids(folder: Path) -> tuple[HubSpecialIds, list[int]]:
     """The special ids of an imported model's tokenizer folder, and all ids that end an answer."""
-    config = read_json(folder / TOKENIZER_CONFIG)
+    config = tokenizer_config_of(folder)
     tokenizer = ImportedTokenizer.load(folder)
     named = {
         name: found.get("content") if isinstance(found := config.get(name), dict) else found

@@ -39,6 +39,7 @@ from typing import Any
 from stamm.align.data.data_files import locate_file
 from stamm.align.data.dataset_reader import BadRow
 from stamm.align.hf_chat_format import CONFIG as TOKENIZER_CONFIG
+from stamm.align.import_config import BESIDE
 from stamm.align.model_source import (
     ChatModel,
     ModelSource,
@@ -243,7 +244,7 @@ def _files(source: ModelSource) -> dict[str, str]:
     """The files that decide a completion, by name."""
     names = [DECODER, CONFIG, INDEX, *(path.name for path in source.model.glob("*.safetensors"))]
     files = [source.model / name for name in names]
-    files += [source.tokenizer / name for name in (FILE, TOKENIZER_CONFIG, TEMPLATE)]
+    files += [source.tokenizer / name for name in (FILE, TOKENIZER_CONFIG, *BESIDE, TEMPLATE)]
     return {path.name: str(path.resolve()) for path in files if path.is_file()}
 
 

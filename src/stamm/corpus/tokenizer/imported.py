@@ -27,6 +27,8 @@ from stamm.corpus.sandbox import apart
 from stamm.corpus.tokenizer.tokenizer import FILE
 
 CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
+_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 _FIX = "Save the tokenizer again with transformers (a fast tokenizer's save_pretrained)"
 _LARGEST = 1 << 28  # bytes of a tokenizer.json
 _CPU_S, _MEMORY = 60, 4 << 30
@@ -76,6 +78,24 @@ CONFIG_KEYS = KnownKeys(
         ),
     },
 )  # fmt: skip
+
+
+def tokenizer_config(folder: Path) -> dict[str, Any]:
+    """The content of tokenizer_config.json, {} without one; tokens that it does not name are those of
+    special_tokens_map.json, as transformers reads them.
+
+    Raises   DataError when a file is not a JSON object.
+    """
+    stored = {}
+    for name in (SPECIAL_TOKENS, CONFIG):
+        path = folder / name
+        content = read_json(path) if path.is_file() else {}
+        if not isinstance(content, dict):
+            raise DataError(f"{path} is not a JSON object")
+        if name == SPECIAL_TOKENS:
+            content = {key: content[key] for key in _NAMED if key in content}
+        stored.update({key: value for key, value in content.items() if value or key not in stored})
+    return stored
 
 
 class ImportedTokenizer:
@@ -140,14 +160,12 @@ class ImportedTokenizer:
             description = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{file} cannot be read: {error}", fix=_FIX) from None
-        beside = file.parent / CONFIG
-        config = read_json(beside) if beside.is_file() else {}
-        if not isinstance(config, dict):
-            raise DataError(f"{beside} is not a JSON object")
         try:
-            return cls(description, template, config)
+            tokenizer = cls(description, template, tokenizer_config(file.parent))
+            tokenizer._check_added_file(file.parent / ADDED_TOKENS)
         except DataError as error:
             raise DataError(error.what, where=str(file), fix=error.fix) from None
+        return tokenizer
 
     @property
     def size(self) -> int:
@@ -196,6 +214,16 @@ class ImportedTokenizer:
         """The text of ids, control tokens spelled out. Broken UTF-8 becomes U+FFFD."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
+
+    def _check_added_file(self, path: Path) -> None:
+        """Check that added_tokens.json, which transformers reads too, has no tokens of its own."""
+        added = read_json(path) if path.is_file() else {}
+        for text, number in added.items() if isinstance(added, Mapping) else ():
+            if self._tokenizer.token_to_id(text) != number:
+                raise DataError(
+                    f"{ADDED_TOKENS} gives {visible(repr(text), 60)} the id {number}, and {FILE} does not",
+                    fix=_FIX,
+                )
 
     def _check(self, model: Mapping[str, Any]) -> None:
         """Raise DataError when the text of a control token is encoded as one; any text may be unknown."""
