@@ -8,10 +8,10 @@ from pathlib import Path
 from stamm.base.errors import DataError
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
+from stamm.corpus.tokenizer.imported import BESIDE
 from stamm.models.hf_files import ADAPTER, CONFIG, GENERATION, INDEX, WEIGHTS, weight_files
 
 TOKENIZER = "tokenizer.json"
-SPECIAL_MAP = "special_tokens_map.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,5 +45,5 @@ def import_files(folder: Path) -> dict[str, Path]:
                 f"{folder} has no {name}",
                 fix="Needed are config.json, weights as safetensors, and tokenizer.json",
             )
-    optional = (TOKENIZER_CONFIG, SPECIAL_MAP, TEMPLATE, GENERATION)
+    optional = (TOKENIZER_CONFIG, *BESIDE, TEMPLATE, GENERATION)
     return {n: folder / n for n in (*needed, *optional) if n in needed or (folder / n).is_file()}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stamm.align.import_config import SPECIAL_MAP, TOKENIZER, ImportConfig
+from stamm.align.import_config import TOKENIZER, ImportConfig
 from stamm.align.model_source import check_vocabulary, find_model, load_chat_format, unused_of
 from stamm.base.errors import DataError
 from stamm.base.files import remove_leftovers, sha256_file, write_bytes, write_json
@@ -21,7 +21,11 @@ from stamm.base.schema import write_record
 from stamm.chat.formats import ChatFormat
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
-from stamm.corpus.tokenizer.imported import ImportedTokenizer, read_tokenizer_config
+from stamm.corpus.tokenizer.imported import (
+    SPECIAL_TOKENS,
+    ImportedTokenizer,
+    read_tokenizer_config,
+)
 from stamm.export.gguf_import import GgufModel
 from stamm.models.hf_files import GENERATION, end_ids
 from stamm.models.hub_folder import hub_weights_sha256, load_hub
@@ -59,7 +63,7 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
     for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE):
         if gguf is None and (source / name).is_file():
             write_bytes(written / name, (source / name).read_bytes())
-    if gguf is None and (source / SPECIAL_MAP).is_file():
+    if gguf is None and (source / SPECIAL_TOKENS).is_file():
         write_json(written / TOKENIZER_CONFIG, read_tokenizer_config(source))
     if gguf is None and (ends := end_ids(source)):
         write_json(written / GENERATION, {"eos_token_id": list(ends)})

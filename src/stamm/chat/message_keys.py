@@ -33,6 +33,24 @@ ENDED = RefusedKey(
     fix="Leave the row out",
 )
 
+CUT = {
+    **dict.fromkeys(
+        ("truncated", "is_truncated", "partial", "incomplete", "cut_off"),
+        RefusedKey(
+            meaning="is of an answer that did not end by itself",
+            neutral=(*NO_TEXT, False, 0),
+            fix="Leave the row out",
+        ),
+    ),
+    **dict.fromkeys(
+        ("end_turn", "is_complete", "is_finished", "add_eos", "eos", "eot"),
+        RefusedKey(
+            meaning="states whether an answer ended by itself",
+            neutral=(*NO_TEXT, True, 1),
+            fix="Leave the row out where it did not",
+        ),
+    ),
+}
 MESSAGE_LOSS = RefusedKey(
     meaning="may state whether it is trained on",
     neutral=NO_TEXT,
@@ -71,6 +89,10 @@ MESSAGE_KEYS = KnownKeys(
         ),
         **dict.fromkeys(("mask", "loss_mask"), MASK),
         **dict.fromkeys(("finish_reason", "stop_reason"), ENDED),
+        **CUT,
+        "is_target": RefusedKey(
+            meaning="states whether it is trained on", neutral=(True, 1), fix="Use weight: 1 or 0"
+        ),
         **dict.fromkeys(
             ("parts", "text", "blocks"),
             RefusedKey(meaning="is a content too", neutral=NO_TEXT, fix="Put it into content"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from stamm.base.errors import DataError
 from stamm.chat.chatml_llama3 import TemplateTraits, TurnSyntax
@@ -120,15 +120,15 @@ def find_traits(syntax: TurnSyntax, rendered: Sequence[Rendered], begin: str) ->
     head = with_system.text.removesuffix(user).removeprefix(used)
     written = _system_text(syntax, head) if with_system.text.endswith(user) else None
     system = not with_system.error and written is not None and written.endswith(_SYSTEM)
-    skipped = next(
-        (name for name, each in (("blank", blank), ("empty", empty)) if each == plain), ""
-    )
+    skipped: Literal["", "empty", "blank"] = ""
+    if system and empty == plain:
+        skipped = "blank" if blank == plain else "empty"
     return TemplateTraits(
         begin=used,
         default_system=default,
         system_prefix=(written or "").removesuffix(_SYSTEM) if system else "",
         system=system,
-        skipped_system=skipped if system else "",
+        skipped_system=skipped,
         trim=blanks.text.endswith(_turn(syntax, "user", _HELLO)),
         thoughts=THINK in answered.text,
     )

@@ -45,7 +45,7 @@ class EarlyStopping:
     """End training when a metric of the evaluations has not become lower for `patience` of them.
 
     The weights of the step with the lowest value are kept, at the end of a run of full length too.
-    The evaluation before the first step does not count.
+    The evaluation before the first step does not count: a line reports where it was lower.
     """
 
     metric: str
@@ -175,8 +175,16 @@ class Trainer:
 
     def _load_best(self, done: int, stopping: EarlyStopping) -> None:
         """The weights of the step with the lowest metric, after the last step `done`."""
-        best = stopping.best(self._evaluated_up_to(done))
-        if best is None or best == done:
+        values = self._recorded(stopping.metric)
+        best = stopping.best({step: value for step, value in values.items() if 0 < step <= done})
+        if best is None:
+            return
+        if (before := values.get(0, math.inf)) < values[best]:
+            self._progress.log(
+                f"No step improved on the start model: {stopping.metric} was {before:.4f} before training, "
+                f"and {values[best]:.4f} at best."
+            )
+        if best == done:
             return
         self._checkpoints.load_step(best, self._model, self._optimizer)
         self.best_step = best

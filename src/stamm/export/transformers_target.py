@@ -207,18 +207,18 @@ def write_chat_files(
             if (beside / name).is_file():
                 check_file(beside / name)
                 write_bytes(folder / name, (beside / name).read_bytes())
+        config = read_tokenizer_config(beside)
         if chat_format:
-            config = config_as_trained(read_json(beside / TOKENIZER_CONFIG))
-            if (
-                "split_special_tokens" in config
-            ):  # of a model without chat: the template has control tokens
+            config = config_as_trained(config)
+            # True in models without chat; the template has control tokens.
+            if "split_special_tokens" in config:
                 config["split_special_tokens"] = False
             if chat_format == ApertusFormat.name or (beside / TEMPLATE).is_file():
                 config.pop("chat_template", None)
             if "chat_template" not in config:
                 write_text(folder / TEMPLATE, trained_template(beside, chat_format))
-            if config != read_json(beside / TOKENIZER_CONFIG):
-                write_json(folder / TOKENIZER_CONFIG, config)
+        if config != read_json(beside / TOKENIZER_CONFIG):
+            write_json(folder / TOKENIZER_CONFIG, config)
         special, ends = imported_special_ids(beside)
     ids = {
         "bos_token_id": special.begin,

@@ -28,6 +28,7 @@ from stamm.chat.conversation import (
 )
 from stamm.chat.formats import ChatFormat, chat_template
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.export.transformers_target import write_chat_files
 from tests.unit.chat.conversations import DESCRIPTION, PLAIN, written
 from tests.unit.chat.imported_folders import (
     CHATML,
@@ -241,6 +242,42 @@ def test_a_system_message_that_the_template_skips_is_none(
     for system in ("", " \n", "x"):
         found = chat.encode(dataclasses.replace(asked, system=system), prompt=True).ids
         assert (found == plain) is (system in skipped)
+
+
+@pytest.mark.parametrize("listed", [{}, {"bos_token": None, "eos_token": None}])
+def test_tokens_of_an_older_folder_are_those_of_transformers(
+    tmp_path: Path, listed: dict[str, Any]
+) -> None:
+    whole = load_chat_format(imported_folder(tmp_path / "whole", LLAMA3))
+    folder = imported_folder(tmp_path / "older", LLAMA3)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **listed}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    tokens = {"bos_token": "<|begin_of_text|>", "eos_token": {"content": "<|eot_id|>"}}
+    (folder / "special_tokens_map.json").write_text(json.dumps(tokens))
+    chat = load_chat_format(folder)
+    asked = Conversation(turns=(UserTurn("Hi"),))
+    ids = chat.encode(asked, prompt=True).ids
+    assert ids == whole.encode(asked, prompt=True).ids
+    theirs = PreTrainedTokenizerFast.from_pretrained(folder)
+    rows = [{"role": "user", "content": "Hi"}]
+    assert ids == theirs.apply_chat_template(rows, add_generation_prompt=True, return_dict=False)
+    out = tmp_path / "export"
+    out.mkdir()
+    (out / "config.json").write_text("{}")
+    write_chat_files(out, folder / "tokenizer.json", 128, chat.name)
+    (out / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    again = PreTrainedTokenizerFast.from_pretrained(out)
+    assert ids == again.apply_chat_template(rows, add_generation_prompt=True, return_dict=False)
+
+
+def test_a_token_of_another_file_alone_is_named(tmp_path: Path) -> None:
+    folder = imported_folder(tmp_path, LLAMA3)
+    known = {"<|eot_id|>": ImportedTokenizer.load(folder).control_id("<|eot_id|>")}
+    (folder / "added_tokens.json").write_text(json.dumps(known))
+    assert load_chat_format(folder).name == "llama3"
+    (folder / "added_tokens.json").write_text(json.dumps({**known, "<new>": 400}))
+    with pytest.raises(DataError, match=r"added_tokens\.json gives '<new>' the id 400, and token"):
+        load_chat_format(folder)
 
 
 def test_our_own_template_is_the_apertus_format(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_nothing_left_is_an_error_with_the_first_reason(tmp_path: Path) -> None:
 
 def test_refused_licences_and_missing_sources(tmp_path: Path) -> None:
     licences = ["Apache-2.0", "CC-BY-SA-4.0", "cc-by-nc-4.0", "MIT OR CC-BY-SA-4.0", "my own", ""]
-    rows = [chat(name, "x", licence=name, source=name) for name in licences]
+    rows = [chat(f"Q {name}", "x", licence=name, source=name) for name in licences]
     everything = summary(prepare(tmp_path / "all", rows))
     assert everything.kept == len(rows)
     assert everything.licences["CC-BY-NC-4.0"] == 1

@@ -83,6 +83,17 @@ def called(arguments: Any) -> Row:
         ({"messages": [USER, RIGHT], "importance_weight": 0.1}, "importance_weight = 0.1"),
         ({"messages": [USER, RIGHT], "loss": False}, "loss = False is unknown"),
         ({"messages": [USER, RIGHT], "is_trained": False}, "is_trained = False"),
+        ({"messages": [USER, answer("4", is_target=False)]}, "is_target = False states whether"),
+        # Answers that were cut, and would be learned with an end.
+        ({"messages": [USER, answer("It is", end_turn=False)]}, "end_turn = False states whether"),
+        ({"messages": [USER, answer("It is", partial=True)]}, "partial = True is of an answer"),
+        ({"messages": [USER, answer("It is")], "truncated": True}, "truncated = True is of an answer"),
+        ({"messages": [USER, answer("It is")], "is_complete": False}, "is_complete = False states"),
+        # Columns that belong to the prompt or to the answer.
+        ({"messages": [USER, RIGHT], "reasoning_effort": "high"}, "reasoning_effort = 'high' changes"),
+        ({"prompt": "def f(", "completion": "x", "suffix": "): pass"}, r"suffix = '\): pass' is a text"),
+        ({"prompt": "", "completion": "4"}, "the prompt is empty"),
+        ({"prompt": " ", "chosen": "4", "rejected": "5"}, "the prompt is empty"),
         # Two statements about one thing.
         (
             {"messages": [{"role": "user", "from": "gpt", "content": "a"}, RIGHT]},
@@ -101,6 +112,11 @@ def called(arguments: Any) -> Row:
         # The order of a pair, stated again; ties; margins, which TRL's reward trainer reads.
         ({"prompt": "a", "chosen": "b", "rejected": "c", "winner": "rejected"}, "winner = 'rejected'"),
         ({"prompt": "a", "chosen": "b", "rejected": "c", "label": 0}, "label = 0 may state another"),
+        (
+            {"prompt": "a", "chosen": "b", "rejected": "c", "score_chosen": 1, "chosen_reward": 2,
+             "score_rejected": 0},
+            "chosen_reward and score_chosen are different",
+        ),
         ({"prompt": "a", "chosen": "b", "rejected": "c", "is_tie": True}, "is_tie = True"),
         ({"prompt": "a", "chosen": "b", "rejected": "c", "margin": 0.5}, "margin = 0.5 is a margin"),
     ],

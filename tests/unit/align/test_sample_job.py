@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from stamm.align.model_source import load_chat_model, source_of
 from stamm.align.sampling import sample_job
 from stamm.align.sampling.prompts import LONGEST_TEXT, read_prompts
 from stamm.align.sampling.sample_config import SampleConfig
+from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError
 from stamm.chat.conversation import AssistantTurn, to_messages
 from stamm.corpus.tokenizer.tokenizer import FILE
@@ -101,8 +103,20 @@ def test_at_temperature_1_both_log_probabilities_are_the_models(tmp_path: Path) 
 
 def test_what_has_no_completion_is_named_with_its_cause(tmp_path: Path) -> None:
     rows = [*ROWS[:4], {"prompt": "word " * 300}, {"text": "no prompt"}, {"prompt": "y " * 400}]
-    place = workspace(tmp_path)
+    rows[0] = {**rows[0], "prompt": [{"role": "user", "content": "0+2?", "mood": "glad"}]}
+    said: list[str] = []
+
+    class Told(NoProgress):
+        def log(self, message: str) -> None:
+            said.append(message)
+
+    place = replace(workspace(tmp_path), progress=Told())
     sample_job.run(config(tmp_path, rows), place)
+    assert said[:2] == [
+        "1 rows are not answered, the first is prompts.jsonl, row 6: no known combination of columns: "
+        "text. Use messages; prompt and completion; or chosen and rejected. bad_rows.jsonl names each.",
+        "Unknown keys in prompts, not used: messages: mood (1).",
+    ]
     bad = lines(place.folder / "bad_rows.jsonl")
     assert [(row["row"], row["cause"]) for row in bad] == [
         (6, "bad_row"),

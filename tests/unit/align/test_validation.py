@@ -140,6 +140,23 @@ def test_early_stopping_keeps_the_weights_of_the_lowest_loss(tmp_path: Path) -> 
     )
 
 
+def test_training_that_never_improves_on_the_start_model_is_reported(tmp_path: Path) -> None:
+    with_held_out(tmp_path, chats())
+    log, folder = Log(), tmp_path / "arm"
+    folder.mkdir()
+    start = finetuned.start_model(tmp_path / "start")
+    inputs = {"tokenizer": tmp_path / "tokenizer", "start": start, "data": tmp_path / "prepared"}
+    hot = finetuned.config(SFT(), epochs=2.0, patience=1, schedule=ConstantRate(peak=3.0))
+    job.run(hot, Workspace(folder=folder, inputs=inputs, progress=log))
+    before, *after = (line[LOSS] for line in validations(folder))
+    assert before < min(after)
+    said = [line for line in log.said if line.startswith("No step improved on the start model")]
+    assert said == [
+        f"No step improved on the start model: {LOSS} was {before:.4f} before training, and "
+        f"{min(after):.4f} at best."
+    ]
+
+
 def _given(folder: Path) -> dict[str, Any]:
     """Nothing; the prepared data of `folder` is copied to the folders beside it."""
     for name in ("whole", "early", "until"):

@@ -52,7 +52,11 @@ def check(root: Path, recipe: str, *overrides: str) -> None:
         ("align.sft", OFFLINE, "prepare.seed=5"),
         ("align.sft", OFFLINE, "train.schedule.warmup_from=0.5"),
         ("align.sft", (*OFFLINE, "train.sequences=8"), "train.epochs=2"),
-        ("align.sft", (*OFFLINE, "train.schedule.decay_sequences=8"), "train.schedule.decay_share=0.5"),
+        (
+            "align.sft",
+            (*OFFLINE, "train.schedule.decay_sequences=8"),
+            "train.schedule.decay_share=0.5",
+        ),
         ("align.sft", (*OFFLINE, "export.target=gguf"), "export.max_shard_bytes=4000"),
         ("align.sft", OFFLINE, "export.bits_tolerance=0.1"),
         ("adapt.activation", (), "peak=0.5"),

@@ -37,11 +37,12 @@ from stamm.chat.conversation import (
     Conversation,
     Thoughts,
     ToolCalls,
+    UserTurn,
     as_prompt,
     check_control_tokens,
     read_conversation,
 )
-from stamm.chat.message_keys import ENDED, LOSS_KEYS, MASK, MESSAGE_KEYS, TOOL_KEYS
+from stamm.chat.message_keys import CUT, ENDED, LOSS_KEYS, MASK, MESSAGE_KEYS, TOOL_KEYS
 from stamm.chat.render import ANSWER_TOOL
 from stamm.corpus.records import clean_field, whole_text
 
@@ -120,7 +121,7 @@ KIND_OF: dict[type[Example], Kind] = {
 
 CHOSEN_REWARD = ("chosen_reward", "chosen_rewards", "score_chosen")
 REJECTED_REWARD = ("rejected_reward", "rejected_rewards", "score_rejected")
-"""Names of the rewards of a pair; the first that a row has is read."""
+"""Names of the rewards of a pair; two of them have to be equal."""
 
 ALIASES = {
     "messages": ("conversations", "conversation"),
@@ -180,6 +181,11 @@ ROW_KEYS = KnownKeys(
         ),
         **dict.fromkeys(("mask", "loss_mask", "mask_history"), MASK),
         **dict.fromkeys(("finish_reason", "stop_reason"), ENDED),
+        **CUT,
+        "reasoning_effort": RefusedKey(meaning="changes the prompt", neutral=_NOTHING),
+        "continue_final_message": RefusedKey(meaning="changes the prompt", neutral=(False,)),
+        "prefix": RefusedKey(meaning="begins the answer or the prompt", neutral=_NOTHING),
+        "suffix": RefusedKey(meaning="is a text after the answer", neutral=_NOTHING),
         **dict.fromkeys(("completions", "labels"), _STEPS),
         "train": RefusedKey(
             meaning="states whether a row is trained on", neutral=(True,), fix="Leave the row out"
@@ -609,6 +615,11 @@ def _read(messages: list[Any], row: Mapping[str, Any], empty: bool = False) -> C
     )
     answers = [turn for turn in conversation.turns if isinstance(turn, AssistantTurn)]
     _check_called(conversation.tools, answers)
+    asked = [turn.text for turn in conversation.turns if isinstance(turn, UserTurn)]
+    if asked and not "".join([conversation.system or "", *asked]).strip():
+        raise DataError(
+            "the prompt is empty", fix="Check the names of the columns (prepare.columns)"
+        )
     if stated is None and _reasoned(*answers):
         conversation = replace(conversation, deliberation=True)
     return conversation
@@ -713,9 +724,11 @@ def _listed(text: str) -> list[Any]:
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
-    """The first reward of `names` that the row has."""
-    found = (_reward(row[name], name) for name in names if row.get(name) is not None)
-    return next(found, None)
+    """The reward that the row has under one of `names`; None without one."""
+    found = {name: _reward(row[name], name) for name in names if row.get(name) is not None}
+    if len(set(found.values())) > 1:
+        raise DataError(f"{' and '.join(found)} are different", fix=_ONE)
+    return next(iter(found.values()), None)
 
 
 def _reward(value: object, column: str) -> float:

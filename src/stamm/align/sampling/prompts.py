@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from stamm.align.data.dataset_reader import BadRow, read_rows
-from stamm.align.data.examples import ALIASES, ChatExample
+from stamm.align.data.examples import ALIASES, ChatExample, unknown_keys
+from stamm.base.known_keys import UnknownKeys
 from stamm.chat.conversation import (
     Conversation,
     before_last_turn,
@@ -55,12 +56,16 @@ class SamplePrompt:
         return read_conversation(self.messages, tools=self.tools, deliberation=self.deliberation)
 
 
-def read_prompts(path: Path) -> Iterator[SamplePrompt | BadRow]:
+def read_prompts(path: Path, unknown: UnknownKeys | None = None) -> Iterator[SamplePrompt | BadRow]:
     """The prompts of a file; of a row with an answer, the conversation before the last turn.
+
+    unknown   counts the keys of messages and tools that are not used; columns of rows are kept
 
     Raises   as `read_rows`
     """
     for row, example in read_rows(path):
+        if unknown is not None:
+            unknown.add(key for key in unknown_keys(row) if ": " in key)
         if isinstance(example, BadRow):
             yield example
             continue

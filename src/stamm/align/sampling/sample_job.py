@@ -52,12 +52,13 @@ from stamm.align.shard_device import device_type, on_device
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import atomic, json_line, read_json, remove_leftovers, write_text
+from stamm.base.known_keys import UnknownKeys
 from stamm.base.schema import read_objects
 from stamm.chat.conversation import AssistantTurn, to_messages
 from stamm.chat.formats import ChatFormat
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
-from stamm.corpus.tokenizer.imported import SPECIAL_MAP
+from stamm.corpus.tokenizer.imported import BESIDE
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.engine.distributed import select_device
 from stamm.models.determinism import set_determinism
@@ -87,6 +88,16 @@ def run(config: SampleConfig, workspace: Workspace) -> None:
     device = "cuda" if config.engine == "vllm" else device_type(config.device, "device")
     workspace = on_device(workspace, device)
     bad: list[BadRow] = []
+    unknown = UnknownKeys()
+    shards = tuple(_write_prompts(config, folder, bad, unknown))
+    for line in (
+        f"{len(bad):,} rows are not answered, the first is {bad[0].line()}. {BAD_ROWS} names each."
+        if bad
+        else "",
+        unknown.sentence("prompts"),
+    ):
+        if line:
+            workspace.progress.log(line)
     job = ShardedJob(
         folder=folder,
         work="stamm.align.sampling.sample_job:sample_shard",
@@ -98,7 +109,7 @@ def run(config: SampleConfig, workspace: Workspace) -> None:
         code_packages=CODE_PACKAGES,
         common=_files(source),
         places={"model": str(source.model.resolve()), "tokenizer": str(source.tokenizer.resolve())},
-        shards=tuple(_write_prompts(config, folder, bad)),
+        shards=shards,
     )
     run_shards(job, workspace, "sample")
     _join(folder / COMPLETIONS, (), (_completions(folder, shard.name) for shard in job.shards))
@@ -179,12 +190,14 @@ def _row(prompt: SamplePrompt, found: Sampled, n: int, chat: ChatFormat) -> dict
     }
 
 
-def _write_prompts(config: SampleConfig, folder: Path, bad: list[BadRow]) -> Iterator[ShardTask]:
+def _write_prompts(
+    config: SampleConfig, folder: Path, bad: list[BadRow], unknown: UnknownKeys
+) -> Iterator[ShardTask]:
     """Write the prompts of each shard; rows that cannot be read are added to `bad`."""
     path = locate_file(config.prompts, "prompts")
     batch: list[SamplePrompt] = []
     first = 0
-    for prompt in read_prompts(path):
+    for prompt in read_prompts(path, unknown):
         if isinstance(prompt, BadRow):
             bad.append(prompt)
             continue
@@ -227,7 +240,7 @@ def _unanswered(folder: Path, name: str) -> Path:
     return folder / f"unanswered-{name}.jsonl"
 
 
-_TOKENIZER_FILES = (FILE, TOKENIZER_CONFIG, SPECIAL_MAP, TEMPLATE, GENERATION)
+_TOKENIZER_FILES = (FILE, TOKENIZER_CONFIG, *BESIDE, TEMPLATE, GENERATION)
 
 
 def _files(source: ModelSource) -> dict[str, str]:

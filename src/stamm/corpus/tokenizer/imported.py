@@ -28,7 +28,8 @@ from stamm.corpus.sandbox import apart
 from stamm.corpus.tokenizer.tokenizer import FILE
 
 CONFIG = "tokenizer_config.json"
-SPECIAL_MAP = "special_tokens_map.json"
+BESIDE = SPECIAL_TOKENS, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
+"""Files with tokens beside tokenizer_config.json, of older versions of transformers."""
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 _FIX = "Save the tokenizer again with transformers (a fast tokenizer's save_pretrained)"
 _LARGEST = 1 << 28  # bytes of a tokenizer.json
@@ -143,11 +144,12 @@ class ImportedTokenizer:
             description = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{file} cannot be read: {error}", fix=_FIX) from None
-        config = read_tokenizer_config(file.parent)
         try:
-            return cls(description, template, config)
+            tokenizer = cls(description, template, read_tokenizer_config(file.parent))
+            tokenizer._check_added_file(file.parent / ADDED_TOKENS)
         except DataError as error:
             raise DataError(error.what, where=str(file), fix=error.fix) from None
+        return tokenizer
 
     @property
     def size(self) -> int:
@@ -197,6 +199,16 @@ class ImportedTokenizer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
+    def _check_added_file(self, path: Path) -> None:
+        """Check that added_tokens.json, which transformers reads too, has no tokens of its own."""
+        added = read_json(path) if path.is_file() else {}
+        for text, number in added.items() if isinstance(added, Mapping) else ():
+            if self._tokenizer.token_to_id(text) != number:
+                raise DataError(
+                    f"{ADDED_TOKENS} gives {visible(repr(text), 60)} the id {number}, and {FILE} does not",
+                    fix=_FIX,
+                )
+
     def _check(self, model: Mapping[str, Any]) -> None:
         """Raise DataError when the text of a control token is encoded as one; any text may be unknown."""
         unknown = model.get("unk_id", self._ids.get(str(model.get("unk_token"))))
@@ -244,7 +256,7 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
 
     Raises   DataError when a file is not a JSON object, or the two name different tokens.
     """
-    files = [folder / CONFIG, folder / SPECIAL_MAP]
+    files = [folder / CONFIG, folder / SPECIAL_TOKENS]
     stored = [read_json(path) if path.is_file() else {} for path in files]
     for path, plain in zip(files, stored, strict=True):
         if not isinstance(plain, dict):
@@ -255,7 +267,7 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
         if own and other and own != other:
             raise DataError(
                 f"{key} = {visible(repr(own), 40)} in {CONFIG}, and {visible(repr(other), 40)} in "
-                f"{SPECIAL_MAP}",
+                f"{SPECIAL_TOKENS}",
                 where=str(folder),
                 fix="Write the token that the model was trained with into both",
             )
