@@ -93,3 +93,18 @@ def test_a_missing_file_or_module_is_named(tmp_path: Path) -> None:
 def test_what_has_the_form_of_a_reference() -> None:
     assert is_reference("mine.py:Name") and is_reference("mine.py") and is_reference("a.b:Name")
     assert not is_reference("xielu") and not is_reference("derived/mine")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("import sys\nsys.exit(3)\n", "SystemExit: 3"), ("a = 1\nb = a / 0\n", "ZeroDivisionError")],
+)
+def test_a_file_or_module_that_ends_the_process_or_raises_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, expected: str
+) -> None:
+    (tmp_path / "ends_here.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for reference in (f"{tmp_path / 'ends_here.py'}:READY", "ends_here:READY"):
+        with pytest.raises(ConfigError, match=expected) as caught:
+            load_reference(reference, Reader, "a reader")
+        assert len(caught.value.line().splitlines()) == 1
