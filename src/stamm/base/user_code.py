@@ -271,6 +271,8 @@ def _imported(module: str) -> ModuleType:
             f"{module} cannot be imported: {error}",
             fix="Write a file, mine.py:Name, or install the package",
         ) from error
+    except StammError:
+        raise
     except (Exception, SystemExit) as error:  # code of the user's, or of a package
         raise ConfigError(
             f"{module} cannot be imported: {type(error).__name__}: {error}",

@@ -20,6 +20,7 @@ from stamm.activations.catalog.load import STORED, check_name_free, load_spec
 from stamm.activations.cost import cost
 from stamm.activations.describe import describe_spec
 from stamm.activations.spec import Spec
+from stamm.activations.spec.checks import unused_parameters
 from stamm.activations.spec.command_line import CONTINUITIES, known_entry, spec_from_arguments
 from stamm.base.config import to_plain
 from stamm.base.console import Console
@@ -132,6 +133,13 @@ def _stated(options: argparse.Namespace) -> tuple[Spec, str | None]:
             anchor=options.anchor if options.anchor is not None else "0=0",
             continuity=options.continuity or "continuous",
             gated=options.gated,
+        )
+    unused = unused_parameters(spec)
+    if unused:
+        raise ConfigError(
+            f"the parameter {unused[0]!r} is used in no formula",
+            where=spec.where,
+            fix="Leave it out",
         )
     known = known_entry(spec, catalog.ENTRIES)
     if known is not None and spec.name in (known.name, *known.aliases):

@@ -13,6 +13,7 @@ import pytest
 from stamm.activations import catalog
 from stamm.activations.describe import describe, describe_spec, shipped
 from stamm.activations.spec import Compat, Constant, Gated, Piece
+from stamm.activations.spec.checks import unused_parameters
 from stamm.activations.spec.command_line import (
     known_entry,
     parse_parameter,
@@ -227,3 +228,30 @@ def test_reading_words_needs_neither_torch_nor_sympy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "parameters", "line"),
+    [
+        (["all x: 1 \u2212 exp(x)"], [], "invalid character '\u2212' (U+2212) (piece 'all x: 1 \u2212 exp(x)'). Write -."),
+        (["all x: x\u00b72"], [], "invalid character '\u00b7' (U+00B7) (piece 'all x: x\u00b72'). Write *."),
+        (["all x: \uff54anh(x)"], [], "Write it in ASCII."),
+        (["x \u2265 0: x", "x < 0: 0"], [], "(U+2265) (piece 'x \u2265 0: x'). Write >=."),
+        (["all x: 1e-400*x"], [], "1e-400 is 0 in double precision"),
+        (["x > 1e-400: x", "x <= 1e-400: 0"], [], "1e-400 is 0 in double precision"),
+        (["all x: logistic(lambda*x)"], ["lambda=1:exp"], "call the parameter lam."),
+        (["all x: a*x"], ["a=1:fixed", "a=2:fixed"], "stamm: the parameter 'a' is given twice ("),
+    ],
+)  # fmt: skip
+def test_what_would_be_read_as_something_else_is_refused(
+    pieces: list[str], parameters: list[str], line: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        spec_from_arguments(pieces, parameters)
+    assert line in f"stamm: {caught.value.line()}"
+
+
+def test_a_parameter_that_no_formula_uses_is_found() -> None:
+    spec = spec_from_arguments(["x > k: x", "x <= k: a"], ["k=0:fixed", "a=0:fixed", "b=1:fixed"])
+    assert unused_parameters(spec) == ["b"]
+    assert not any(unused_parameters(entry) for entry in catalog.ENTRIES)

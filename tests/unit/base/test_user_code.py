@@ -112,3 +112,18 @@ def test_a_constructor_or_method_with_other_parameters_is_one_line(
         load_reference(f"{file}:Mine", Reader, "a reader")
     assert caught.value.what.startswith(message)
     assert caught.value.where == str(file)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("import sys\nsys.exit(3)\n", "SystemExit: 3"), ("a = 1\nb = a / 0\n", "ZeroDivisionError")],
+)
+def test_a_file_or_module_that_ends_the_process_or_raises_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, expected: str
+) -> None:
+    (tmp_path / "ends_here.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for reference in (f"{tmp_path / 'ends_here.py'}:READY", "ends_here:READY"):
+        with pytest.raises(ConfigError, match=expected) as caught:
+            load_reference(reference, Reader, "a reader")
+        assert len(caught.value.line().splitlines()) == 1

@@ -485,3 +485,8 @@ def _python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         check=False,
         timeout=120,
     )
+
+
+def test_a_parameter_that_no_formula_uses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["derive", "all x: 7*x", "--parameter", "b=1:softplus", "--dry-run"]) == 2
+    assert "the parameter 'b' is used in no formula" in capsys.readouterr().err

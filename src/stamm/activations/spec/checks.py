@@ -27,6 +27,7 @@ from stamm.base.errors import visible
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MAX_CHARACTERS = 4000
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _COMPAT_FUNCTIONS = ("min", "max")
 # Functions that another library's order of evaluation may call; `codegen.compat` spells each with torch.
 COMPAT_KNOWN = ("exp", "expm1", "log", "sqrt", "tanh", "atan", "erf", "logistic", "min", "max")
@@ -86,13 +87,16 @@ def text_problems(spec: UncheckedSpec) -> Iterator[str]:
 def _names(spec: UncheckedSpec) -> Iterator[str]:
     parameters = [p.name for p in spec.parameters]
     for name in (spec.name, *spec.aliases, *parameters):
-        if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        if keyword.iskeyword(name):
+            yield f"{name!r} is not a name: it is a keyword of Python"
+        elif not _NAME.fullmatch(name):
             yield f"{name!r} is not a name: use a lower-case letter, then letters, digits or _"
     for name in parameters:
         if name in FUNCTIONS or name in CONSTANTS or name == VARIABLE:
             yield f"the parameter {name!r} has the name of something in the formula language"
         if name in _TAKEN:
             yield f"the parameter {name!r} has the name of something in every kernel"
+    for name in dict.fromkeys(parameters):
         if parameters.count(name) > 1:
             yield f"the parameter {name!r} is given twice"
     if not spec.pieces:
@@ -101,6 +105,24 @@ def _names(spec: UncheckedSpec) -> Iterator[str]:
         if symbols(parse(text, where=spec.where)) - {*parameters}:
             yield f"the anchor {text!r} names something that is not a parameter"
     yield from _unknown_names(spec.pieces, spec.trees, spec.intervals, parameters, spec.where)
+
+
+def unused_parameters(spec: UncheckedSpec) -> list[str]:
+    """The parameters that neither a formula, knot or anchor nor the range of another one names."""
+    used = _words(spec) | {p.above_name for p in spec.parameters}
+    return [p.name for p in spec.parameters if p.name not in used]
+
+
+def _words(spec: UncheckedSpec) -> set[str]:
+    pieces = [*spec.pieces, *spec.surrogate]
+    texts = [*spec.anchor, *(text for jump in spec.jumps for text in (jump.at, jump.by))]
+    if isinstance(spec.arity, Gated) and spec.arity.up is not None:
+        pieces += spec.arity.up.pieces
+        texts += spec.arity.up.anchor
+    if spec.compat is not None:
+        pieces += spec.compat.pieces
+    texts += [text for piece in pieces for text in (piece.where, piece.formula, piece.integral)]
+    return {word for text in texts for word in _WORD.findall(text)}
 
 
 def _unknown_names(

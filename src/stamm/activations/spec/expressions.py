@@ -107,6 +107,19 @@ _ELSEWHERE: Mapping[str, str] = {  # names of other libraries, and what to write
     "tan": "Write sin(x)/cos(x), on pieces without a pole",
     **dict.fromkeys(("relu", "max", "min", "maximum", "minimum", "where"), _PIECES),
 }
+_WRITTEN: Mapping[str, str] = {  # characters of texts and keyboards, and what to write here
+    **dict.fromkeys("\u2212\u2013\u2014", "-"),
+    **dict.fromkeys("\u00b7\u00d7\u22c5\u2217", "*"),
+    **dict.fromkeys("\u00f7\u2215", "/"),
+    "\u00b2": "**2",
+    "\u00b3": "**3",
+    "\u221a": "sqrt(x)",
+    "\u03c0": "pi",
+    "\u00bd": "1/2",
+    "\u2264": "<=",
+    "\u2265": ">=",
+    **dict.fromkeys("\u00a0\u202f\u2009", "a plain blank"),
+}
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
 _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
@@ -132,14 +145,44 @@ def parse(text: str, *, where: str = "", extra: tuple[str, ...] = ()) -> ast.exp
         raise ConfigError(
             f"the formula has {len(text)} characters, more than {MAX_CHARACTERS}", where=where
         )
+    _check_characters(text, where)
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "msg", None) or type(error).__name__
         fix = "Write products as 2*x" if reason.startswith("invalid decimal literal") else ""
+        if "lambda" in text:
+            fix = "lambda is a keyword of Python: call the parameter lam"
         raise ConfigError(f"{text!r} is not a formula: {reason}", where=where, fix=fix) from None
     _check(tree, text, where, extra, 0, 2)
+    _check_numbers(tree, text, where)
     return tree
+
+
+def _check_characters(text: str, where: str) -> None:
+    """Refuse what is not ASCII: Python reads many such letters as others, and \u00b7 as part of a name."""
+    for character in text:
+        if not character.isascii():
+            written = _WRITTEN.get(character)
+            raise ConfigError(
+                f"{visible(text, 200)!r} is not a formula: invalid character"
+                f" {character!r} (U+{ord(character):04X})",
+                where=where,
+                fix=f"Write {written}" if written else "Write it in ASCII",
+            )
+
+
+def _check_numbers(tree: ast.AST, text: str, where: str) -> None:
+    """Refuse numbers that double precision holds as 0 though they are written as another."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value == 0:
+            written = text.strip()[node.col_offset : node.end_col_offset]
+            if any(digit in "123456789" for digit in written.lower().partition("e")[0]):
+                raise ConfigError(
+                    f"{visible(written, 60)} is 0 in double precision",
+                    where=where,
+                    fix="Use numbers above 1e-308, or 0",
+                )
 
 
 def symbols(tree: ast.expr) -> frozenset[str]:
@@ -310,6 +353,7 @@ def parse_interval(text: str, *, where: str = "") -> PieceInterval:
         return PieceInterval(low=None, low_closed=False, high=None, high_closed=False)
     if len(text) > MAX_CHARACTERS:
         raise wrong
+    _check_characters(text, where)
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -321,6 +365,7 @@ def parse_interval(text: str, *, where: str = "") -> PieceInterval:
     upward = [isinstance(o, (ast.Lt, ast.LtE)) for o in node.ops]
     if len(at) != 1 or len(set(upward)) != 1 or len(sides) > 3 or (len(sides) == 3 and at != [1]):
         raise wrong
+    _check_numbers(node, text, where)
     bounds = [ast.unparse(side) for side in sides]
     closed = [isinstance(o, (ast.LtE, ast.GtE)) for o in node.ops]
     if not upward[0]:
