@@ -213,9 +213,11 @@ def scale_beside_x(formula: Expr) -> Expr | None:
     inner = [f.args[0] for f in formula.atoms(sympy.Function)]
     inner += [p.base for p in formula.atoms(sympy.Pow) if p.base.is_Add]
     scales, moving = set(), False
-    for part in map(sympy.expand, inner):
+    for part in inner:
         if not part.has(X) or part.has(sympy.Function):
             continue
+        if not (part.coeff(X, 1) or part.coeff(X, 2)):
+            part = sympy.expand(part)  # a*(x - k)
         free = bool(part.free_symbols - {X})
         if (
             not part.is_polynomial(X)
