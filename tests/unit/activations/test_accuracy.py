@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor
@@ -64,6 +65,30 @@ def test_xielu_on_every_16_bit_input(
         error = ulps(found.detach(), true)
         assert float(error.max()) <= most
         assert float(error.median()) <= 0.26
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["eager", "fused"])
+@pytest.mark.parametrize("raw", [-1000.0, -20.0, -12.0], ids=["equal", "2e-9", "6e-6"])
+def test_the_left_tail_of_xielu_where_alpha_n_is_nearly_beta(raw: float, fused: bool) -> None:
+    """alpha_n (exp(x) - 1) + beta is alpha_n exp(x) there: against mpmath, at every bfloat16 in it."""
+    module = build_activation("xielu")
+    module.load_values({"alpha_n": raw}, raw=True)
+    every = every_finite(torch.bfloat16)
+    tail = every[(every < -0.004) & (every > -70)]
+    x = tail.repeat(32 if fused else 1).requires_grad_()
+    y = module(x)
+    y.backward(torch.ones_like(y))
+    assert x.grad is not None
+    with mpmath.workdps(50):
+        rise = mpmath.log1p(mpmath.exp(mpmath.mpf(raw)))
+        pairs = []
+        for u in map(mpmath.mpf, tail.tolist()):
+            over = mpmath.expm1(u)
+            f = (rise + 0.5) * (over - u) + u / 2
+            pairs.append((float(f), float(rise * over + mpmath.exp(u) / 2)))
+    for found, true in zip((y, x.grad), zip(*pairs, strict=True), strict=True):
+        error = ulps(found.detach()[: len(tail)], torch.tensor(true, dtype=torch.float64))
+        assert float(error.max()) <= 0.51
 
 
 @pytest.mark.parametrize("values", [INITIAL, APERTUS], ids=["initial", "apertus"])

@@ -180,7 +180,11 @@ def test_what_has_no_form_far_out_is_refused_with_what_to_do(formula: sympy.Expr
         (sympy.exp(-A * X**2), sympy.sqrt(A)),
         (1 / (1 + A**2 * X**2), A),
         (sympy.tanh(X) * A, None),
-        (sympy.tanh(A * X) + sympy.exp(-A * X**2), None),
+        (sympy.tanh(A * X) + sympy.exp(-A * X**2), 1 / (1 / A + 1 / sympy.sqrt(A))),
+        (softplus(A * (X - Symbol("k", real=True))), A),
+        (softplus(X) - softplus(X - A), sympy.S.One),
+        (softplus(X) - softplus(X - 2), None),
+        (sympy.tanh(A * X**3), None),
         (sympy.tanh(Symbol("b", real=True) * X), sympy.Abs(Symbol("b", real=True))),
     ],
 )

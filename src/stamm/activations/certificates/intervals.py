@@ -83,6 +83,7 @@ _SHAPES: Mapping[Any, _Shape] = {
     special.softplus_integral: _rising(0.0, math.inf),
     special.logistic_moment: _Shape(-1, 1, 0.0, math.inf),
     special.gompertz_integral: _rising(0.0, math.inf),
+    special.gompertz_upper_integral: _Shape(-1, -1, math.inf, 0.0),
     special.mish_gate_integral: _rising(0.0, math.inf),
     special.log_cosh: _Shape(-1, 1, math.inf, math.inf),
     named.absolute: _Shape(-1, 1, math.inf, math.inf),
@@ -93,6 +94,7 @@ _DOUBLY_EXPONENTIAL = (
     named.gompertz_pdf,
     named.gompertz_pdf_rise,
     special.gompertz_integral,
+    special.gompertz_upper_integral,
 )
 
 

@@ -203,14 +203,20 @@ def _gompertz_integral(u: Tail, sign: int) -> Tail:
     """
     z = _mirrored(u).exp()
     if sign > 0:
-        square = z.times(z)
-        series = z.plus(square.scaled(Rational(-1, 4)))
-        series = series.plus(square.times(z).scaled((0.0, 0.0555556)))
-        return u.plus(series).shifted(-sympy.EulerGamma)
+        return u.plus(_gompertz_upper_integral(u, sign)).shifted(-sympy.EulerGamma)
     inverse = z.raised(Integer(-1))
     square = inverse.times(inverse)
     series = _mirrored(inverse).plus(square.scaled((0.0, 2.0))).shifted(Integer(1))
     return _mirrored(z).exp().times(inverse).times(series)
+
+
+def _gompertz_upper_integral(u: Tail, sign: int) -> Tail:
+    if sign < 0:
+        return _gompertz_integral(u, sign).plus(_mirrored(u)).shifted(sympy.EulerGamma)
+    z = _mirrored(u).exp()
+    square = z.times(z)
+    series = z.plus(square.scaled(Rational(-1, 4)))
+    return series.plus(square.times(z).scaled((0.0, 0.0555556)))
 
 
 def _log_cosh(u: Tail, sign: int) -> Tail:
@@ -244,6 +250,7 @@ _FAR: Mapping[Any, Callable[[Tail, int], Tail]] = {
     special.softplus_integral: _softplus_integral,
     special.logistic_moment: _logistic_moment,
     special.gompertz_integral: _gompertz_integral,
+    special.gompertz_upper_integral: _gompertz_upper_integral,
     special.log_cosh: _log_cosh,
     named.gompertz: lambda u, _: _mirrored(_mirrored(u).exp()).exp(),
     named.gompertz_pdf: lambda u, _: _mirrored(u.plus(_mirrored(u).exp())).exp(),

@@ -32,6 +32,7 @@ from stamm.activations.derivation.near_zero import branches_near_zero
 from stamm.activations.derivation.primitives import Primitive, X, absolute, signum
 from stamm.activations.derivation.stable_forms import (
     FARTHEST,
+    rooted_branches,
     sample_points,
     split,
     stable_branches,
@@ -165,7 +166,8 @@ def _stable(exact: Formulas, spec: Spec) -> Formulas:
     def first(
         branches: Branches,
     ) -> Branches:  # first derivatives, which training uses, keep their digits everywhere
-        near = anchored_branches(stable_branches(branches, samples), samples, fixed)
+        rooted = rooted_branches(stable_branches(branches, samples), samples)
+        near = anchored_branches(rooted, samples, fixed)
         far = outward_branches(near, samples, digits=True)
         return branches_near_zero(far, spec.sample_values(), shifted, reached)
 

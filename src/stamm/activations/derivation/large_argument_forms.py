@@ -34,6 +34,8 @@ from stamm.activations.derivation.primitives import (
     softplus,
 )
 from stamm.activations.derivation.special import (
+    gompertz_integral,
+    gompertz_upper_integral,
     log_cosh,
     logistic_moment,
     mish_gate_integral,
@@ -71,6 +73,7 @@ _RIGHT: Mapping[Any, Callable[[Expr], Expr]] = {
     softplus: lambda u: u + softplus(-u),
     logistic: lambda u: 1 - logistic(-u),
     softplus_integral: lambda u: sympy.pi**2 / 6 + u**2 / 2 - softplus_integral(-u),
+    gompertz_integral: lambda u: u - sympy.EulerGamma + gompertz_upper_integral(u),
     logistic_moment: lambda u: u**2 / 2 - sympy.pi**2 / 6 - logistic_moment(-u),
     mish_gate_integral: lambda u: (
         u
@@ -201,29 +204,36 @@ def _by_limits(formula: Expr, side: int) -> Expr:
 
 
 def scale_beside_x(formula: Expr) -> Expr | None:
-    """The one magnitude by which x is scaled inside functions and roots; None where it is not one.
+    """The magnitude by which x is scaled inside functions and roots; None where no parameter is there.
 
     It is a for tanh(a*x) and tanh(2*a*x), and the root of a for exp(-a*x**2) and 1/(1 + a*x**2);
-    |b| for a scale b of either sign.
+    |b| for a scale b of either sign. Of several scales it is the one below all of them whose
+    inverse is the sum of their inverses.
     """
     inner = [f.args[0] for f in formula.atoms(sympy.Function)]
     inner += [p.base for p in formula.atoms(sympy.Pow) if p.base.is_Add]
-    scales = set()
+    scales, moving = set(), False
     for part in inner:
-        if not part.has(X) or part.has(sympy.Function) or not part.free_symbols - {X}:
+        if not part.has(X) or part.has(sympy.Function):
             continue
+        if not (part.coeff(X, 1) or part.coeff(X, 2)):
+            part = sympy.expand(part)  # a*(x - k)
+        free = bool(part.free_symbols - {X})
         if (
             not part.is_polynomial(X)
             or sympy.degree(part, X) > 2
             or part.coeff(X, 1) * part.coeff(X, 2)
         ):
-            return None
+            if free:
+                return None
+            continue
+        moving |= free
         whole = sympy.Abs(part.coeff(X, 1)) + sympy.sqrt(sympy.Abs(part.coeff(X, 2)))
         scales.add(whole.as_coeff_Mul()[1])
-    if len(scales) != 1:
+    if not moving:
         return None
-    (scale,) = scales
-    return scale if scale.is_nonnegative and scale.free_symbols else None
+    scale = 1 / sympy.Add(*(1 / scale for scale in scales))
+    return scale if scale.is_nonnegative else None
 
 
 def shift_beside_x(formula: Expr, scale: Expr) -> Expr:
@@ -303,9 +313,9 @@ def _parts(
         near = not way or bool(-way[0] <= left and right <= way[0])
         side = 1 if left >= 0 else -1
         part = Branch(
-            low=left / scale if left.is_finite else left,
+            low=_in_x(left, scale),
             low_closed=branch.low_closed and left == low,
-            high=right / scale if right.is_finite else right,
+            high=_in_x(right, scale),
             high_closed=branch.high_closed or right != high,
             formula=inner,
         )
@@ -315,6 +325,13 @@ def _parts(
             part = Branch(**{**vars(part), "formula": outer})
             part = Branch(**{**vars(part), "formula": best_form(part, samples, reach)})
         yield part
+
+
+def _in_x(end: Expr, scale: Expr) -> Expr:
+    """An end from units of the scaled input, as a sum where several scales were added up."""
+    if not end.is_finite:
+        return end
+    return sympy.expand(sympy.simplify(end / scale)) if (1 / scale).is_Add else end / scale
 
 
 class _Exact:

@@ -192,7 +192,7 @@ def _windowed(
     if found_derivative is None:
         return None
     derivative, order = found_derivative
-    found: list[tuple[int, list[Branch]]] = []
+    found: list[tuple[float, int, list[Branch]]] = []
     for width in _WIDTHS:
         low, high = max(-width, ends[0]) / scale, min(width, ends[1]) / scale
         places = [(values, number(end, values)) for values in samples for end in (low, high) if end]
@@ -200,12 +200,15 @@ def _windowed(
             break  # outside a narrower window more digits would be lost
         if not singularities_stay(derivative, width):
             continue
+        far = [(values, number(end, values)) for values in shifted for end in (low, high) if end]
+        lost = max((_worst(branch.formula, [x], [values]) for values, x in far), default=_EDGE)
         for points in _RULES:
             formula = _by_quadrature(derivative, order, points)
             if all(_is_right(branch.formula, formula, {**v, X.name: x}) for v, x in places):
-                found.append((points, list(cut_window(branch, low, high, formula))))
+                parts = list(cut_window(branch, low, high, formula))
+                found.append((max(lost, _EDGE), points, parts))
                 break
-    return min(found, key=lambda window: window[0], default=(0, None))[1]
+    return min(found, key=lambda window: window[:2], default=(0.0, 0, None))[2]
 
 
 def _nearest(end: Expr, side: int) -> Expr | None:

@@ -16,6 +16,8 @@ from sympy import Rational
 from stamm.activations.derivation.primitives import (
     GOMPERTZ_VANISHED,
     Primitive,
+    bounded_exp,
+    expm1,
     gompertz,
     logistic,
     primitive,
@@ -70,6 +72,18 @@ def _gompertz_integral(u: Any) -> Any:
     return with_digits(0, lambda: mpmath.e1(mpmath.exp(-u)))
 
 
+def _gompertz_upper_integral(u: Any) -> Any:
+    if u <= 0:
+        return _gompertz_integral(u) - u + mpmath.euler
+    z = bounded_exp(-u)
+    total, power, k = z, z, 1
+    while abs(power) > mpmath.eps * z:
+        k += 1
+        power *= -z / k
+        total += power / k
+    return total
+
+
 def _log_cosh(u: Any) -> Any:
     size = abs(u)
     if size > 1:
@@ -107,6 +121,13 @@ gompertz_integral: type[Primitive] = primitive(
     slope=lambda u: gompertz(u),
     definition=lambda u: gompertz_integral(u),
     value=_gompertz_integral,
+)
+gompertz_upper_integral: type[Primitive] = primitive(
+    "gompertz_upper_integral",
+    "the integral of 1 - exp(-exp(-u)) to infinity: gompertz_integral(u) - u + Euler's constant",
+    slope=lambda u: expm1(-sympy.exp(-u)),
+    definition=lambda u: gompertz_integral(u) - u + sympy.EulerGamma,
+    value=lambda u: with_digits(0, lambda: _gompertz_upper_integral(u)),
 )
 log_cosh = primitive(
     "log_cosh",

@@ -37,7 +37,12 @@ from stamm.activations.derivation.primitives import (
     signum,
     softplus,
 )
-from stamm.activations.derivation.special import logistic_moment, softplus_integral
+from stamm.activations.derivation.special import (
+    gompertz_integral,
+    gompertz_upper_integral,
+    logistic_moment,
+    softplus_integral,
+)
 from stamm.activations.derivation.symbolic import applied, number
 
 WINDOWED = (expm1, phi2)
@@ -154,6 +159,100 @@ def with_tails(branch: Branch, samples: Sequence[Mapping[str, float]]) -> Branch
         forms += [raised, sympy.expand(raised), _complements(sympy.factor(sympy.expand(raised)))]
     best = min(forms, key=lambda form: (lost(form), int(sympy.count_ops(form))))
     return Branch(**{**vars(branch), "formula": best}) if lost(best) <= before / 4 else branch
+
+
+def rooted_branches(
+    branches: Sequence[Branch], samples: Sequence[Mapping[str, float]]
+) -> tuple[Branch, ...]:
+    """The branches, cut where a root R = sqrt(k*x**2 + c) cancels against x or against sqrt(c).
+
+    With u = sqrt(k)*|x|, R - u is c/(R + u), and R - sqrt(c) is u**2/(R + sqrt(c)).
+
+    Edge     a branch stays as it is where it loses nothing, holds several such roots, or no form helps.
+    Checked  tests/unit/activations/test_rooted.py
+    """
+    return tuple(part for branch in branches for part in _without_root(branch, samples) or [branch])
+
+
+def _without_root(
+    branch: Branch, samples: Sequence[Mapping[str, float]]
+) -> Sequence[Branch] | None:
+    squares = {p.base for p in branch.formula.atoms(sympy.Pow) if _is_root_of_square(p)}
+    if len(squares) != 1 or not {branch.low, branch.high} <= {-sympy.oo, sympy.S.Zero, sympy.oo}:
+        return None
+    (square,) = squares
+
+    def lost(form: Expr, part: Branch) -> float:
+        if any(breaks_at(form, part, values) is not None for values in samples):
+            return _LOST
+        return max(
+            max(lost_bits([form], sample_points(*bounds(part, values)), [values])[0])
+            for values in samples
+        )
+
+    before = lost(branch.formula, branch)
+    if before <= _CANCELLED:
+        return None
+    k, c = (sympy.expand(square).coeff(X, power) for power in (2, 0))
+    edge = sympy.sqrt(c / k)
+    parts = []
+    for part in split(
+        branch, [cut for cut in (-edge, sympy.S.Zero, edge) if branch.low < cut < branch.high]
+    ):
+        forms = list(_by_conjugates(branch.formula, square, 1 if part.low >= 0 else -1))
+        losses = [lost(form, part) for form in forms]
+        best = min(range(len(forms)), key=lambda i: (losses[i], int(sympy.count_ops(forms[i]))))
+        if losses[best] > max(before / 4, _CANCELLED / 2):
+            return None
+        parts.append(Branch(**{**vars(part), "formula": forms[best]}))
+    return list(_joined(parts))
+
+
+def _is_root_of_square(power: Expr) -> bool:
+    """Whether it is an odd power of sqrt(k*x**2 + c), k and c positive."""
+    if not (power.is_Pow and power.base.is_Add and (2 * power.exp).is_odd):
+        return False
+    square = sympy.expand(power.base)
+    if not square.is_polynomial(X) or sympy.degree(square, X) != 2:
+        return False
+    return bool(
+        square.coeff(X, 1) == 0
+        and square.coeff(X, 2).is_positive
+        and square.coeff(X, 0).is_positive
+    )
+
+
+def _by_conjugates(formula: Expr, square: Expr, side: int) -> Iterator[Expr]:
+    """The formula, and without differences of the root and x (on a side), or of the root and sqrt(c)."""
+    root, total, rise = (Symbol(f"_{name}", positive=True) for name in ("root", "total", "rise"))
+    k, c = (sympy.expand(square).coeff(X, power) for power in (2, 0))
+    whole, inner = sympy.sqrt(square), sympy.sqrt(k) * side * X
+    functions = {f: Symbol(f"_function{i}") for i, f in enumerate(formula.atoms(sympy.Function))}
+    placed = formula.xreplace(functions).replace(
+        lambda part: part.is_Pow and part.base == square, lambda part: root ** (2 * part.exp)
+    )
+    meant = {
+        **{symbol: function for function, symbol in functions.items()},
+        total: whole + inner,
+        rise: inner**2 / (whole + sympy.sqrt(c)),
+        root: whole,
+    }
+    above, below = sympy.fraction(sympy.together(placed))
+    above = sympy.expand(above).replace(
+        lambda part: part.is_Pow and part.base == X and part.exp.is_Integer and part.exp > 1,
+        lambda part: ((root**2 - c) / k) ** (part.exp // 2) * X ** (part.exp % 2),
+    )
+    yield formula
+    if placed.is_polynomial(root):  # both by R + u alone: no quotient of the two overflows
+        half = (total - c / total) / 2
+        both = {X: side * half / sympy.sqrt(k), root: half + c / total}
+        yield sympy.expand(placed.xreplace(both)).xreplace(meant)
+    for form in (
+        sympy.expand(placed.subs(X, side * (root - c / total) / sympy.sqrt(k))),
+        sympy.expand(sympy.expand(above).subs(root, sympy.sqrt(c) + rise)) / below,
+    ):
+        for written in (form, sympy.factor_terms(form)):
+            yield written.xreplace(meant)
 
 
 def _from_limits(one: Any, scale: Expr, height: Expr, low: Expr) -> Callable[[Expr, int], Expr]:
@@ -327,7 +426,7 @@ def _forms(formula: Expr, windowed: bool) -> Iterator[Expr]:
 
 def _is_shifted(formula: Expr) -> bool:
     """Whether a parameter may move a gate's input far into either tail where x is small."""
-    inner = (gate.args[0] for gate in formula.atoms(logistic))
+    inner = (gate.args[0] for gate in formula.atoms(logistic, softplus))
     return any(u.is_polynomial(X) and u.subs(X, 0).free_symbols for u in inner)
 
 
@@ -359,10 +458,17 @@ def _bases(formula: Expr, windowed: bool) -> Iterator[Expr]:
         shared = _arguments(formula, logistic) & _arguments(formula, softplus)
         if shared:  # softplus(u) - logistic(u) cancels where both are small
             yield formula.subs({logistic(u): softplus(u) - phi2(-softplus(u)) for u in shared})
+    if _is_shifted(formula):  # x + softplus(a*(k - x))/a - softplus(a*k)/a where a*k is large
+        mirrored = formula.replace(softplus, lambda u: u + softplus(-u))
+        yield mirrored.replace(logistic, lambda u: 1 - logistic(-u))
     shared = _arguments(formula, softplus) & _arguments(formula, softplus_integral)
     if shared:  # u*softplus(u) - softplus_integral(u) overflows against itself
         yield formula.subs(
             {softplus_integral(u): u * softplus(u) - logistic_moment(u) for u in shared}
+        )
+    if formula.has(gompertz_integral):
+        yield formula.replace(
+            gompertz_integral, lambda u: u - sympy.EulerGamma + gompertz_upper_integral(u)
         )
     if any(
         f.args[0].is_polynomial(X) and f.args[0].subs(X, 0).free_symbols

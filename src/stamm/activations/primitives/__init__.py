@@ -37,6 +37,7 @@ from stamm.activations.primitives.polynomials import (
 )
 from stamm.activations.primitives.special import (
     gompertz_integral,
+    gompertz_upper_integral,
     log_cosh,
     logistic_moment,
     mish_gate_integral,
@@ -64,6 +65,7 @@ __all__ = [
     "gompertz_integral",
     "gompertz_pdf",
     "gompertz_pdf_rise",
+    "gompertz_upper_integral",
     "lifted",
     "log",
     "log1p",

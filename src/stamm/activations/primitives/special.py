@@ -47,6 +47,14 @@ def gompertz_integral(u: Tensor) -> Tensor:
     return torch.where(u < -2.1, far, torch.where(u < 0.7, middle, near))
 
 
+def gompertz_upper_integral(u: Tensor) -> Tensor:
+    """The integral of 1 - exp(-exp(-u)) from u to infinity: E1(z) + log(z) + Euler's constant, z = exp(-u)."""
+    below = torch.clamp(u, max=0.7)
+    z = torch.exp(-torch.clamp(u, min=0.7))
+    near = z * polynomial(z, coefficients.EXPONENTIAL_INTEGRAL_NEAR)
+    return torch.where(u < 0.7, gompertz_integral(below) + (0.5772156649015329 - below), near)
+
+
 def log_cosh(u: Tensor) -> Tensor:
     """log(cosh(u)): |u| - log(2) + log(1 + exp(-2|u|)), as a polynomial in u**2 up to |u| = 1."""
     near = torch.clamp(u, min=-1.0, max=1.0)
