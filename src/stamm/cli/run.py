@@ -36,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument(
         "--restart",
         action="store_true",
-        help="set an earlier run in the folder aside, as FOLDER.before-1, and begin anew",
+        help="set an earlier run in the folder aside, as FOLDER.before-1, and start from the beginning",
     )
     parser.add_argument(
         "--jobs",

@@ -58,8 +58,8 @@ def build(recipe: str, /, *overrides: str) -> Any: ...
 def build(recipe: Callable[[], Any] | str, /, *overrides: str) -> Any:
     """The configuration of a recipe with overrides such as "pretrain.sequences=96".
 
-    recipe   its name or file, as in `stamm run`; or its function, which tells a type checker what
-             is returned
+    recipe   its name or file, as in `stamm run`; or its function, whose return
+             type a type checker then sees
     """
     if isinstance(recipe, str):
         return resolve(recipe, overrides).config

@@ -38,6 +38,7 @@ from typing import Any
 
 from stamm.align.data.data_files import locate_file
 from stamm.align.data.dataset_reader import BadRow
+from stamm.align.import_config import BESIDE
 from stamm.align.model_source import (
     ChatModel,
     ModelSource,
@@ -58,7 +59,6 @@ from stamm.chat.conversation import AssistantTurn, to_messages
 from stamm.chat.formats import ChatFormat
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
-from stamm.corpus.tokenizer.imported import BESIDE
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.engine.distributed import select_device
 from stamm.models.determinism import set_determinism

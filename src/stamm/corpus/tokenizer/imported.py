@@ -28,8 +28,7 @@ from stamm.corpus.sandbox import apart
 from stamm.corpus.tokenizer.tokenizer import FILE
 
 CONFIG = "tokenizer_config.json"
-BESIDE = SPECIAL_TOKENS, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
-"""Files with tokens beside tokenizer_config.json, of older versions of transformers."""
+SPECIAL_TOKENS, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 _FIX = "Save the tokenizer again with transformers (a fast tokenizer's save_pretrained)"
 _LARGEST = 1 << 28  # bytes of a tokenizer.json
