@@ -84,7 +84,7 @@ def _private_folder(name: str, open_to_others: Path) -> Path:
 
 
 def lock_holders(path: Path) -> str:
-    """Who holds a lock on `path`: " (process 12: stamm evaluate runs/a)"; "" where that is not known.
+    """The processes with a lock on `path`: " (process 12: stamm evaluate runs/a)"; "" if unknown.
 
     Source   proc_locks(5): a line for each lock, with the process, and the device and inode of the file
     """

@@ -260,7 +260,8 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     for path, plain in zip(files, stored, strict=True):
         if not isinstance(plain, dict):
             raise DataError(f"{path} is not a JSON object")
-    config, named = stored
+    config: dict[str, Any] = stored[0]
+    named: dict[str, Any] = stored[1]
     for key in _NAMED:
         own, other = named_token(config, key), named_token(named, key)
         if own and other and own != other:
