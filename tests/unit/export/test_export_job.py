@@ -116,7 +116,9 @@ def test_an_export_of_other_weights_is_kept_beside(inputs: dict[str, Path], tmp_
 
 def test_without_a_packed_corpus(inputs: dict[str, Path], tmp_path: Path) -> None:
     alone = {name: inputs[name] for name in ("model", "tokenizer")}
-    with pytest.raises(ConfigError, match=r"prompt_tokens = 6 is not read: there is no held-out text"):
+    with pytest.raises(
+        ConfigError, match=r"prompt_tokens = 6 is not read: there is no held-out text"
+    ):
         run(alone, tmp_path)
     folder = run(alone, tmp_path, ExportConfig(parity_rows=2, parity_tokens=40, threads=1))
     comparisons = read_json(folder / "parity.json")["comparisons"]
