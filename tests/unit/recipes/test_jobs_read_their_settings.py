@@ -1,6 +1,6 @@
 """Every setting that the steps of a recipe record is read by one of their jobs.
 
-`tests/unit/recipes/test_settings_are_read.py` checks that every setting reaches a step; here whole toy
+`tests/unit/recipes/test_unread_settings.py` checks that every setting reaches a step; here whole toy
 runs record which fields of the steps' configurations their jobs read.
 """
 
