@@ -25,6 +25,8 @@ UNUSED = {
         "candidates",  # no made-up canaries are planted
         "reference",  # refused in recipes, `recipes.checks.check_reference`
     },
+    "CorpusConfig": {"dedup.threshold", "dedup.neighbours"},  # no texts are alike
+    "ReferenceConfig": {"batch_tokens"},  # read by the processes of the shards
     "ExportConfig": {"bits_tolerance"},  # refused with F32
     "FineTuneJobConfig": {
         "engine.checkpoint_every",  # the runs are shorter
