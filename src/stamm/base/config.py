@@ -76,7 +76,7 @@ def as_read(config: C) -> C:
         value = getattr(config, f.name)
         if dataclasses.is_dataclass(value) and (used := as_read(value)) is not value:
             changes[f.name] = used
-    unread = getattr(config, "unread", tuple)()
+    unread: Sequence[str] = getattr(config, "unread", tuple)()
     changes |= {f.name: f.default for f in fields if f.name in unread}
     return dataclasses.replace(config, **changes) if changes else config  # type: ignore[type-var]
 

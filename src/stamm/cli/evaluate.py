@@ -113,9 +113,11 @@ def _usual(named: str) -> EvaluateConfig:
 def _changed(named: str, changes: list[str]) -> EvaluateConfig:
     """The run's own settings, or the defaults, with the changes."""
     root = Path(named)
-    if is_hub_folder(root):
-        return changed(EvaluateConfig(), changes)
-    config: EvaluateConfig = changed_settings(run_of_arm(root), "evaluate", changes)
+    config: EvaluateConfig = (
+        changed(EvaluateConfig(), changes)
+        if is_hub_folder(root)
+        else changed_settings(run_of_arm(root), "evaluate", changes)
+    )
     return config
 
 

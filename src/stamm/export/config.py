@@ -91,7 +91,7 @@ class ExportConfig:
 
     def unread(self) -> tuple[str, ...]:
         """Fields that the others leave unread."""
-        names = ("prompt_tokens", "sample_tokens") if self.samples == 0 else ()
+        names: tuple[str, ...] = ("prompt_tokens", "sample_tokens") if self.samples == 0 else ()
         if self.target in BUILT_IN_TARGETS:
             names += ("bits_tolerance",) if self.quantization == "F32" else ("tolerance",)
         return (*names, "max_shard_bytes") if self.target in ("gguf", "onnx") else names

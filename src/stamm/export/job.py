@@ -120,7 +120,8 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
     is_reward = (workspace.inputs["model"] / HEAD).is_file()
     architecture = reward_class(decoder, target.name) if is_reward else ""
     _check_read(config, target, is_reward=is_reward, has_text=bool(texts))
-    check_sample_length(config, decoder.config.max_context)
+    if texts:
+        check_sample_length(config, decoder.config.max_context)
     try:
         if architecture:
             _export_reward(config, workspace, decoder, target, unverified, architecture)

@@ -129,7 +129,7 @@ def _call_own(file: Path, method: Callable[..., Any], name: str, *given: Any) ->
     if name == "step_loss" and not problem:
         parts = {"loss": value.loss, **value.metrics}
         wrong = [n for n, part in parts.items() if not isinstance(part, Tensor) or part.dim()]
-        problem = f"{', '.join(wrong)} that is no tensor of shape ()" if wrong else ""
+        problem = f"{', '.join(wrong)} that is not a tensor of shape ()" if wrong else ""
     if problem:
         expected = "a number" if kind is Real else kind.__name__ if kind else ""
         raise ConfigError(

@@ -32,7 +32,7 @@ from stamm.recipes.resolve import Resolved, resolve
 from stamm.recipes.run_folder import RunFolder
 from stamm.recipes.search import Search
 from stamm.recipes.study import MANIFEST, single_steps
-from stamm.recipes.unread_settings import check_settings
+from stamm.recipes.unread_settings import Given, check_settings
 from stamm.runs.job import Step
 from stamm.runs.remaining import seconds_left
 from stamm.runs.run import Run, workspace
@@ -91,7 +91,13 @@ class RecipeRun:
         self.folder = Run(root, recipe.name, recipe.overrides, to_plain(recipe.config))
         self.steps = steps_of(recipe.config, recipe.name, root)
         if restart or not (root / "config.json").exists():
-            check_settings(recipe, lambda config: _all_steps(config, recipe.name, root))
+            given = Given(
+                config=recipe.config,
+                before=recipe.given,
+                overrides=recipe.overrides,
+                source=recipe.source,
+            )
+            check_settings(given, lambda config: _all_steps(config, recipe.name, root))
         self.rank, self.size = rank_and_size()
         self._jobs = 1
 

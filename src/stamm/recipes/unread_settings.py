@@ -13,10 +13,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from stamm.base.config import as_read
 from stamm.base.errors import ConfigError, StammError
-from stamm.recipes.catalog import Config
 from stamm.recipes.compare import Comparison
-from stamm.recipes.resolve import Resolved
 from stamm.recipes.search import Search
+from stamm.recipes.study import Study
 from stamm.runs.job import Step
 
 _CHECKED = (("tolerance",), ("matched", "tolerance"))  # bounds that are only checked
@@ -24,7 +23,22 @@ _PLACED = "execution"  # where shards run
 _NO_DEFAULT: Any = dataclasses.MISSING
 
 
-def check_settings(recipe: Resolved, steps_of: Callable[[Config], Iterable[Step]]) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Given:
+    """A configuration and where its values are from.
+
+    before      the same before the overrides
+    overrides   "key=value", as on the command line
+    source      the user's own file or recipe that gave `before`; "": a shipped recipe
+    """
+
+    config: Any
+    before: Any
+    overrides: Sequence[str]
+    source: str = ""
+
+
+def check_settings(recipe: Given, steps_of: Callable[[Any], Iterable[Step]]) -> None:
     """Refuse a setting that no step reads.
 
     Edge     a setting that repeats what the run has without it is accepted
@@ -39,11 +53,11 @@ def check_settings(recipe: Resolved, steps_of: Callable[[Config], Iterable[Step]
 
 
 def unread_settings(
-    recipe: Resolved, steps_of: Callable[[Config], Iterable[Step]]
+    recipe: Given, steps_of: Callable[[Any], Iterable[Step]]
 ) -> Iterator[tuple[str, str]]:
     """The settings that no step reads, each with where it was set."""
     config, described = recipe.config, _described(steps_of(recipe.config))
-    overridden = dict(_settings(config, recipe.given))
+    overridden = dict(_settings(config, recipe.before))
     own = dict(_settings(config, _NO_DEFAULT)) if recipe.source else {}
 
     def is_read(path: Sequence[str], default: Any) -> bool:
@@ -65,7 +79,8 @@ def unread_settings(
 
     for path, default in {**own, **overridden}.items():
         value, name = _at(config, path), ".".join(path)
-        if value is None or path[0] == _PLACED or path[-2:] in _CHECKED:
+        checked = isinstance(config, Study | Comparison | Search) and path[-2:] in _CHECKED
+        if value is None or path[0] == _PLACED or checked:
             continue  # what is not there can be switched off
         if not is_read(path, default):
             in_file = f"{name} = {value!r} in {recipe.source}"
@@ -79,7 +94,7 @@ def check_changes(config: Any, given: Any, changes: Sequence[str]) -> None:
 
     Raises   ConfigError naming it
     """
-    verb = Resolved("", config, tuple(changes), given)
+    verb = Given(config=config, before=given, overrides=changes)
 
     def step(changed: Any) -> list[Step]:
         return [Step(name="", job="", config=changed, folder="", outputs=())]
@@ -100,7 +115,7 @@ def _is_repeated(config: Any, changed: Any, path: Sequence[str]) -> bool:
     return type(used) is type(value) if dataclasses.is_dataclass(value) else bool(used == value)
 
 
-def _assignment(recipe: Resolved, name: str) -> str:
+def _assignment(recipe: Given, name: str) -> str:
     """The last override that set the value called `name`."""
     keys = [(text.partition("=")[0], text) for text in recipe.overrides]
     matching = [text for key, text in keys if f"{name}.".startswith(f"{key}.")]

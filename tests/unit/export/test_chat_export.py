@@ -36,6 +36,7 @@ from tests.unit.chat.imported_folders import (
 )
 
 CONFIG = ExportConfig(parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1)
+WITHOUT_TEXT = ExportConfig(parity_rows=2, parity_tokens=40, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +124,7 @@ def test_an_imported_model_keeps_its_template(tmp_path: Path) -> None:
     chat = load_chat_format(run / "tokenizer")
     write_chat_record(run / "model", chat.name, chat.sha256)
     given = {"model": run / "model", "tokenizer": run / "tokenizer"}
-    job.run(CONFIG, Workspace(folder=tmp_path / "out", inputs=given))
+    job.run(WITHOUT_TEXT, Workspace(folder=tmp_path / "out", inputs=given))
     folder = tmp_path / "out" / "transformers"
     again = load_chat_model(find_model(str(folder)))
     assert (again.chat.name, again.chat.sha256) == ("llama3", chat.sha256)
@@ -211,7 +212,7 @@ def test_a_fine_tuned_imported_apertus_has_the_template_of_its_training(
     ours = load_chat_format(source)
     write_chat_record(model, ours.name, ours.sha256)
     given = {"model": model, "tokenizer": source}
-    job.run(CONFIG, Workspace(folder=tmp_path / "out", inputs=given))
+    job.run(WITHOUT_TEXT, Workspace(folder=tmp_path / "out", inputs=given))
     folder = tmp_path / "out" / "transformers"
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     for asked in PROBES:

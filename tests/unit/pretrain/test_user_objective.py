@@ -76,7 +76,7 @@ HEAD = (
         ("def __init__(self, a, b, c, d, e): ...", r"Mine is called with .*: missing a required arg.*'e'"),
         ("def __init__(self, *given): ...", r"Mine is not an objective: it has no .*num_steps"),
         ("def step_loss(self, batch, num): return None", r"step_loss returned a NoneType; StepLoss is"),
-        ("def step_loss(self, batch, num): return StepLoss(1.0)", r"step_loss returned loss that is no t"),
+        ("def step_loss(self, batch, num): return StepLoss(1.0)", r"step_loss returned loss that is not a t"),
         ("def step_loss(self, batch): ...", r"TypeError: .*step_loss\(\) takes 2 positional arguments"),
         ("def step_loss(self, batch, num): return self.nothing", r"AttributeError: .*line 4"),
         ("def metrics(self, step): return 3", r"metrics returned a int; Mapping is expected"),

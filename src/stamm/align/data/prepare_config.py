@@ -57,7 +57,7 @@ class ColumnNames:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareSettings:
-    """How instruction, preference or rated data are encoded for training.
+    """Settings of the encoding of instruction, preference or rated data.
 
     kind              kind of every row; "auto": that of the first readable row. A row of another
                       kind is a bad row

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
+from stamm.cli.model_verbs import changed
+from stamm.export.config import ExportConfig
 from stamm.recipes.catalog import RECIPES
 from stamm.recipes.comparisons import smoke
 from stamm.recipes.execute import RecipeRun, run
@@ -263,3 +266,26 @@ def test_shipped_recipes_set_nothing_that_no_step_reads(
     """So a copy of one, `stamm cp`, is accepted, too."""
     base = resolve(recipe, needed(recipe, model, tmp_path))
     RecipeRun(replace(base, given=base.config, overrides=(), source="mine.py"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("given", "changes", "unread"),
+    [
+        (ExportConfig(), ("target=gguf", "max_shard_bytes=4000"), "max_shard_bytes"),
+        (ExportConfig(), ("max_shard_bytes=4000", "target=onnx"), "max_shard_bytes"),
+        (ExportConfig(), ("bits_tolerance=0.1",), "bits_tolerance"),
+        (ExportConfig(), ("target=gguf", "quantization=Q8_0", "tolerance=0.1"), "tolerance"),
+        (ExportConfig(), ("samples=0", "prompt_tokens=8"), "prompt_tokens"),
+        (AuditConfig(), ("passages=mine.jsonl", "candidates=9"), "candidates"),
+    ],
+)
+def test_what_a_verb_does_not_read_is_refused(
+    given: ExportConfig | AuditConfig, changes: tuple[str, ...], unread: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"{unread} is not read .*\(set by {unread}="):
+        changed(given, changes)
+
+
+def test_a_change_leaves_settings_of_the_run_unread_without_an_error() -> None:
+    stored = ExportConfig(max_shard_bytes=4000, prompt_tokens=8)
+    assert changed(stored, ("target=gguf", "samples=0")).target == "gguf"
