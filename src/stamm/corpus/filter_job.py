@@ -40,7 +40,7 @@ from stamm.corpus.dedup.minhash import EMPTY_VALUE, minhash
 from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.document_filter import DocumentFilter, FilterTools
 from stamm.corpus.formats import check_kind, is_archive, is_repository
-from stamm.corpus.inputs import expand, locate, skipped_files, skipped_text
+from stamm.corpus.inputs import SKIPPED_FILES, expand, locate, skipped_files, skipped_text
 from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, UNSCORED, LedgerRow
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.rows import FieldUse, field_lines
@@ -78,8 +78,6 @@ CANDIDATES_SCHEMA = pa.schema(
 """The same documents for the global filters."""
 
 _INDEX = "contamination"
-SKIPPED_FILES = "skipped_files.json"
-"""Files in the folders of the inputs that are not read, by ending."""
 
 
 def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:

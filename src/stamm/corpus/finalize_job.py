@@ -15,7 +15,7 @@ from stamm.base.receipts import check_file
 from stamm.base.schema import write_record
 from stamm.corpus.canaries.config import PROBES, PROBES_SCHEMA, PROBES_SHARD
 from stamm.corpus.config import GlobalFilterConfig
-from stamm.corpus.filter_job import SKIPPED_FILES
+from stamm.corpus.inputs import SKIPPED_FILES
 from stamm.corpus.ledger import DOCUMENTS_SCHEMA, DROPPED, KEPT, LEDGER_SCHEMA
 from stamm.corpus.query import opened
 from stamm.corpus.readers.rows import summed_fields

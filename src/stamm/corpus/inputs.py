@@ -11,6 +11,8 @@ from stamm.base.config import nearest
 from stamm.base.errors import DataError, visible
 from stamm.corpus.formats import READABLE
 
+SKIPPED_FILES = "skipped_files.json"
+"""Output of the document filters: files in the folders of the inputs that are not read, by ending."""
 _PREFIX = "package:"
 _SUFFIXES = (".zst", ".gz", ".txt")
 # What a file holds, by the last part of the configuration key that names it.

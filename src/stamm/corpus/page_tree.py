@@ -207,7 +207,7 @@ def _write_formulas(document: DocumentNode) -> None:
         script.replace_with(document.create_text_node(f"{mark}{(script.text or '').strip()}{mark}"))
     for formula in document.query_selector_all("math")[:]:
         parent = formula.parent
-        if parent is not None and parent.local_name == "span" and _is_hidden(parent):
+        if isinstance(parent, ElementNode) and parent.local_name == "span" and _is_hidden(parent):
             _make_plain(document, parent)
         source = formula.query_selector('annotation[encoding*="tex" i]')
         tex = (source.text if source is not None else formula.get_attribute("alttext")) or ""
@@ -218,11 +218,11 @@ def _write_formulas(document: DocumentNode) -> None:
             continue
         for element in formula.query_selector_all(",".join(_SCRIPTS))[:]:
             parts = element.children[:]
-            is_fraction = element.local_name == "mfrac"
-            for part in parts if is_fraction else parts[1:]:
+            name = element.local_name or ""
+            for part in parts if name == "mfrac" else parts[1:]:
                 if part.child_element_count > 1:
                     _enclose(document, part, "(", ")")
-            for part, mark in zip(parts[1:], _SCRIPTS[element.local_name], strict=False):
+            for part, mark in zip(parts[1:], _SCRIPTS[name], strict=False):
                 part.prepend(document.create_text_node(mark))
         for root in formula.query_selector_all("msqrt")[:]:
             single = root.child_element_count == 1

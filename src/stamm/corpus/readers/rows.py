@@ -195,23 +195,27 @@ class FieldUse:
 
 def summed_fields(facts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The sums of `FieldUse.facts` over files: {"fields": …, "unknown_keys": …}."""
-    read: dict[str, Counter[str]] = {field: Counter() for field in (*FIELDS, LOOKS_LIKE_URL)}
-    unknown = UnknownKeys()
-    for each in facts:
-        for field, counts in each.get("fields", {}).items():
-            read[field].update(counts)
-        for key, count in each.get("unknown_keys", {}).items():
-            unknown.add([key], count)
+    use = _summed(facts)
     return {
-        "fields": {field: dict(counts) for field, counts in read.items() if counts},
-        "unknown_keys": unknown.counts(),
+        "fields": {field: dict(counts) for field, counts in use.read.items() if counts},
+        "unknown_keys": use.unknown.counts(),
     }
+
+
+def _summed(facts: Iterable[Mapping[str, Any]]) -> FieldUse:
+    use = FieldUse()
+    for file in facts:
+        for field, counts in file.get("fields", {}).items():
+            use.read[field].update(counts)
+        for key, count in file.get("unknown_keys", {}).items():
+            use.unknown.add([key], count)
+    return use
 
 
 def field_lines(facts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Lines for the terminal: fields read under other names than their own, and unknown keys."""
-    sums = summed_fields(facts)
-    if like := sums["fields"].pop(LOOKS_LIKE_URL, {}):
+    use = _summed(facts)
+    if like := use.read.pop(LOOKS_LIKE_URL):
         shown = ", ".join(f"{path} ({count:,})" for path, count in list(like.items())[:12])
         yield (
             f"Rows without an address have a field that looks like one: {shown}; "
@@ -219,16 +223,13 @@ def field_lines(facts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         )
     other = [
         f"{field} from {path} ({count:,})"
-        for field, counts in sums["fields"].items()
+        for field, counts in use.read.items()
         for path, count in counts.items()
         if path not in (field, "license")
     ]
     if other:
         yield f"Fields read: {', '.join(other[:12])}{' …' if len(other) > 12 else ''}"
-    unknown = UnknownKeys()
-    for key, count in sums["unknown_keys"].items():
-        unknown.add([key], count)
-    if sentence := unknown.sentence("the inputs"):
+    if sentence := use.unknown.sentence("the inputs"):
         yield sentence
 
 
