@@ -133,7 +133,7 @@ def _without_model(result: TaskFile, metric: str) -> str:
 
 
 def _qualified(result: TaskFile) -> list[str]:
-    """What a score of the task does not show by itself."""
+    """Facts that qualify the scores of a task, as texts."""
     counted = (
         (
             result.truncated,

@@ -35,7 +35,7 @@ def unequal_pairs(arms: Sequence[ArmResults]) -> str:
 
 
 def blimp_part(arms: Sequence[ArmResults]) -> str:
-    """How many of BLiMP's pairs were asked: "1,005 of the 67,000 pairs of BLiMP"; "" without any."""
+    """The part of BLiMP that was asked: "1,005 of the 67,000 pairs of BLiMP"; "" without any."""
     counts = sorted({arm.measured.blimp.pairs for arm in arms if arm.measured.blimp})
     if not counts:
         return ""
