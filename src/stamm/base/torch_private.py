@@ -18,6 +18,8 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._C._functorch.is_legacy_batchedtensor": "the same for the batching of torch.autograd.grad(is_grads_batched=True)",
     "torch._C._functorch.peek_interpreter_stack": "whether torch.func transforms a reduction of fixed order",
     "torch._C._len_torch_dispatch_stack": "whether a dispatch mode, such as fake tensors, observes a reduction",
+    "torch._subclasses.fake_tensor.FakeTensorDeviceMismatchError": "an operation on tensors of two devices, of the same run",
+    "torch._subclasses.fake_tensor.FakeTensorMode": "run an implementation on a device that is not there",
     "torch._VF._unpack_dual": "tangent of a tensor in forward mode, without the checks of unpack_dual",
     "torch._dynamo.exc.TorchDynamoException": "errors of compilation, reported in one line",
     "torch._dynamo.reset": "forget compilations of an earlier model, which count towards a limit",

@@ -220,7 +220,7 @@ def _data(origin: Origin | None) -> Iterable[str]:
         return
     yield (
         f"The packed corpus of the export: {origin.tokens} tokens in {origin.documents}"
-        " documents. The number of epochs is not known here."
+        " documents, as packed; the export does not read how much of it was trained on."
     )
     languages = [(tag, str(count)) for tag, count in origin.languages.items()]
     yield card_table(("language", "tokens"), languages)

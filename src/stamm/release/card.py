@@ -15,7 +15,7 @@ from stamm.base.markdown import escape_markdown
 from stamm.base.receipts import check_file
 from stamm.base.units import count_text, flops_text, seconds_text
 from stamm.corpus.language.codes import to_iso639_1
-from stamm.export.card_table import card_table
+from stamm.export.card_table import LONGEST_CELL, card_table
 from stamm.release.checksums import SUMS
 from stamm.release.evaluations import dataset_name, finite_metrics, model_index
 from stamm.release.facts import ReleaseFacts
@@ -83,7 +83,7 @@ def _training(facts: ReleaseFacts) -> Iterator[str]:
         ("compute", flops_text(summary.flops)),
     ]
     if summary.final_loss_nats is not None:
-        rows.append(("final loss", f"{summary.final_loss_nats:.4f} nats per token"))
+        rows.append(("final training loss", f"{summary.final_loss_nats:.4f} nats per token"))
     if timing := facts.timing:
         devices = ", ".join(f"{count} x {name}" for name, count in timing.devices.items())
         rows += [("processors", devices or timing.device), ("time", seconds_text(timing.seconds))]
@@ -94,7 +94,7 @@ def _training(facts: ReleaseFacts) -> Iterator[str]:
 
 
 def evaluation(tasks: Mapping[str, TaskFile]) -> Iterator[str]:
-    """Headline and table of all finite metrics, by the name of the task's file."""
+    """Headline, table of all finite metrics by the name of the task's file, and what qualifies them."""
     yield "## Evaluation"
     rows = [
         (
@@ -103,6 +103,7 @@ def evaluation(tasks: Mapping[str, TaskFile]) -> Iterator[str]:
             f"{metric.value:.5g}",
             "" if metric.standard_error is None else f"{metric.standard_error:.2g}",
             "" if metric.chance is None else f"{metric.chance:.4g}",
+            _without_model(tasks[task], name),
             str(tasks[task].num_items),
         )
         for task, name, metric in finite_metrics(tasks)
@@ -110,7 +111,43 @@ def evaluation(tasks: Mapping[str, TaskFile]) -> Iterator[str]:
     if not rows:
         yield "This model was not evaluated."
         return
-    yield card_table(("task", "metric", "value", "standard error", "chance", "items"), rows)
+    columns = ("task", "metric", "value", "standard error", "chance", "without a model", "items")
+    yield card_table(columns, rows)
+    if any(row[5] for row in rows):
+        yield "Without a model: the best baseline that does not read the questions."
+    notes = [
+        f"- {escape_markdown(task, LONGEST_CELL)}: {'; '.join(found)}"
+        for task, result in tasks.items()
+        if (found := _qualified(result))
+    ]
+    if notes:
+        yield "\n".join(notes)
+
+
+def _without_model(result: TaskFile, metric: str) -> str:
+    """The strongest blind baseline of a task, beside its main metric: "0.55 (unigram)"."""
+    best = result.blind.get(result.strongest_blind)
+    if best is None or metric != (result.metric or next(iter(result.metrics))):
+        return ""
+    return f"{best.value:.4g} ({result.strongest_blind.replace('_', ' ')})"
+
+
+def _qualified(result: TaskFile) -> list[str]:
+    """Facts that qualify the scores of a task, as texts."""
+    counted = (
+        (
+            result.truncated,
+            f"the context of {result.truncated} of {result.num_items} items was cut",
+        ),
+        (result.unanswered, f"{result.unanswered} items without an answer in time count as wrong"),
+        (sum(result.rejected.values()), f"{sum(result.rejected.values())} rows were not asked"),
+        (result.contaminated, f"{result.contaminated} items are in the training text"),
+        (result.limit is not None, f"{result.num_items} items, chosen by hash"),
+        (result.shots, f"{result.shots} examples before each question"),
+        (result.chat, "asked in the chat format"),
+    )
+    said = [text for holds, text in counted if holds]
+    return [*said, *([escape_markdown(result.warning, 300)] if result.warning else [])]
 
 
 def memorization(found: MemorizationFile | None) -> Iterator[str]:

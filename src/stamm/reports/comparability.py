@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from stamm.reports.run_data import ArmResults
 from stamm.reports.text import one_line
 
+BLIMP_PAIRS = 67_000
+
 
 def unequal_evaluation(arms: Sequence[ArmResults]) -> str:
     """A sentence when held-out text was read in different windows; "" when losses compare."""
@@ -30,6 +32,15 @@ def unequal_pairs(arms: Sequence[ArmResults]) -> str:
             if (blimp := arm.measured.blimp)
         ],
     )
+
+
+def blimp_part(arms: Sequence[ArmResults]) -> str:
+    """The part of BLiMP that was asked: "1,005 of the 67,000 pairs of BLiMP"; "" without any."""
+    counts = sorted({arm.measured.blimp.pairs for arm in arms if arm.measured.blimp})
+    if not counts:
+        return ""
+    asked = " or ".join(f"{count:,}" for count in counts)
+    return f"{asked} of the {BLIMP_PAIRS:,} pairs of BLiMP"
 
 
 def unequal_audit(arms: Sequence[ArmResults]) -> str:

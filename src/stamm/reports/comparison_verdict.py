@@ -371,8 +371,9 @@ def _certainty(compared: Compared, others: int) -> str:
         f"none is then expected in at most {percent(1 - confidence, 0)} of such experiments. Not "
         f"shown is not equal: {first} is shown from "
         f"{fixed(smallest, 1)} times its standard deviation over seeds. "
-        "All of it is about other seeds of this corpus, size and length, not about other texts, "
-        "sizes or lengths."
+        "All of it is about other seeds of this corpus, size, length, initialisation and these "
+        "learning rates, not about other ones: an order of activations can change with the scale of "
+        "the feed-forward block's output at the start."
     )
 
 

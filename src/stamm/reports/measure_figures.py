@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stamm.reports.comparability import unequal_audit, unequal_evaluation, unequal_pairs
+from stamm.reports.comparability import blimp_part, unequal_audit, unequal_evaluation, unequal_pairs
 from stamm.reports.config import ReportConfig
 from stamm.reports.figure import DataTable, Figure
 from stamm.reports.formatting import fixed, percent, signed
@@ -143,8 +143,8 @@ def grammar_figure(study: RunResults) -> Figure | None:
         key="grammar",
         title="Grammar: BLiMP minimal pairs",
         caption=(
-            "English sentence pairs that differ in one point of grammar: how often the right one "
-            f"is more probable, ± one standard error over paradigms. Guessing gives {percent(chance, 0)}."
+            f"English sentence pairs that differ in one point of grammar, {blimp_part(study.arms)}: "
+            f"how often the right one is more probable, ± one standard error over paradigms. Guessing gives {percent(chance, 0)}."
             f"{_blind(asked[0][1])}"
             f"{drawn_differences} "
             f"{unequal_pairs(study.arms)}"

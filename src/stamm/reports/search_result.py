@@ -172,7 +172,7 @@ def _sentences(
         said.insert(
             0,
             f"{name} is better than {base} in all {len(confirmations)} confirmations, on seeds and text that "
-            "the search did not use.",
+            "the search did not use, at their initialisation and learning rates.",
         )
     elif confirmations:
         shown = [one.name for one in confirmations if one.better]

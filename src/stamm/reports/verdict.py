@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.reports.alignment_section import AlignmentSection, alignment_section
-from stamm.reports.comparability import unequal_audit, unequal_evaluation, unequal_pairs
+from stamm.reports.comparability import (
+    blimp_part,
+    unequal_audit,
+    unequal_evaluation,
+    unequal_pairs,
+)
 from stamm.reports.formatting import ABSENT, fixed, percent, signed
 from stamm.reports.paired import REFERENCE, paired_difference
 from stamm.reports.results import Measured
@@ -49,6 +54,7 @@ class Verdict:
     lowest       name of the arm with the lowest held-out loss, "" when none was evaluated; both
                  are "" when the arms were evaluated with different settings
     chance       accuracy of guessing on BLiMP, None when it was not run
+    blimp        which part of BLiMP was asked, "" when it was not run
     sentences    findings, most important first
     alignment    of a run that fine-tunes or aligns a model, whose table it has instead of `rows`
     """
@@ -59,12 +65,14 @@ class Verdict:
     lowest: str
     chance: float | None
     sentences: tuple[str, ...]
+    blimp: str = ""
     alignment: AlignmentSection | None = None
 
     def columns(self) -> tuple[str, ...]:
         """Headings of the table, in the order of `cells`."""
         against = (f"against {self.reference}, nats/token, ± 95 %",) if self.reference else ()
-        blimp = "BLiMP" if self.chance is None else f"BLiMP, chance {percent(self.chance, 0)}"
+        blimp = f"{self.blimp or 'BLiMP'}, ± standard error"
+        blimp += "" if self.chance is None else f", chance {percent(self.chance, 0)}"
         return (
             "arm", "feed-forward, and its width", "parameters", "held-out loss, nats/token",
             "bits per byte", *against, blimp, "speed, tokens/s", "training, s",
@@ -147,6 +155,7 @@ def judge(study: RunResults) -> Verdict:
         reference=reference,
         lowest=lowest,
         chance=chances[0] if chances else None,
+        blimp=blimp_part(study.arms),
         sentences=tuple(_sentences(study, measured, lowest, unequal)),
     )
 

@@ -172,6 +172,12 @@ def gradients(wrong: str) -> Callable[..., Tensor]:
     return function
 
 
+def ignores_strides_of_up(gate: Tensor, up: Tensor) -> Tensor:
+    if up.numel() and not up.is_contiguous() and 0 not in up.stride():
+        up = torch.as_strided(up, (up.numel(),), (1,), up.storage_offset()).reshape(up.shape)
+    return swiglu(gate, up)
+
+
 def on_the_cpu(x: Tensor) -> Tensor:
     return torch.where(x > -1e30, silu(x), torch.zeros(x.shape, dtype=x.dtype, device="cpu"))
 
@@ -189,6 +195,7 @@ def writes_matrices(x: Tensor) -> Tensor:
     return y
 
 
+CALLS = (calls.modes, calls.repeated, calls.saved, calls.device, calls.channels)
 WRONG: dict[str, tuple[Spec, Probe, Any, str]] = {
     "far numbers without gradients": (
         SILU,
@@ -299,6 +306,13 @@ WRONG: dict[str, tuple[Spec, Probe, Any, str]] = {
         writes_matrices,
         "the input is written: 7 x 13, bfloat16",
     ),
+    "strides of up": (SWIGLU, probes._layouts, ignores_strides_of_up, "f of every second element"),
+    "NaN in up": (
+        SWIGLU,
+        probes._nan,
+        lambda gate, up: swiglu(gate, torch.nan_to_num(up, posinf=torch.inf, neginf=-torch.inf)),
+        "lost or spread in bfloat16 (up)",
+    ),
     "NaN gradients": (
         XIPRELU,
         probes._nan,
@@ -332,7 +346,7 @@ def test_a_wrong_implementation_fails_where_it_is_wrong(name: str) -> None:
 )
 def test_a_right_implementation_passes(spec: Spec, thing: Any) -> None:
     judged = StammImplementation() if thing is None else implementation(thing, "right")
-    for run in (calls.modes, calls.repeated, calls.saved, calls.device, calls.channels):
+    for run in (*CALLS, probes._nan, probes._layouts, probes._sums):
         passed, numbers = run(spec, judged)
         assert passed, numbers
 

@@ -20,7 +20,7 @@ from stamm.cli import release as cli_release
 from stamm.cli.main import main
 from stamm.corpus.transparency.config import SourceKind
 from stamm.release import write_release as writing
-from stamm.release.card import release_card
+from stamm.release.card import evaluation, release_card
 from stamm.release.checksums import SUMS, write_sums
 from stamm.release.config import ReleaseConfig
 from stamm.release.evaluations import eval_results, model_index
@@ -188,6 +188,27 @@ def test_a_result_on_a_part_of_a_dataset_is_not_published_as_the_datasets(releas
         result["dataset"]["type"] for result in front["model-index"][0]["results"]
     }
     assert "| blimp: 7 of 67,000 items of nyu-mll/blimp |" in card
+
+
+def test_what_qualifies_a_score_is_on_the_card() -> None:
+    result = TaskFile(
+        task="mine", num_items=20, metric="accuracy",
+        metrics={"accuracy": MetricValue(value=0.53, chance=0.5), "other": MetricValue(value=1.0)},
+        blind={"unigram": MetricValue(value=0.55)}, strongest_blind="unigram",
+        truncated=19, rejected={"no label": 3, "empty": 1}, contaminated=2, limit=20, shots=5,
+        chat=True, warning="*all* answers are yes",
+    )  # fmt: skip
+    text = "\n\n".join(
+        evaluation({"mine": result, "calm": TaskFile(metrics={"f": MetricValue(value=1.0)})})
+    )
+    assert "| mine | accuracy | 0.53 |  | 0.5 | 0.55 (unigram) | 20 |" in text
+    assert "| mine | other | 1 |  |  |  | 20 |" in text
+    assert (
+        "- mine: the context of 19 of 20 items was cut; 4 rows were not asked; 2 items are in the "
+        "training text; 20 items, chosen by hash; 5 examples before each question; asked in the chat "
+        "format; \\*all\\* answers are yes"
+    ) in text
+    assert "- calm" not in text
 
 
 def test_results_on_whole_datasets_are_read_by_the_hub() -> None:

@@ -257,6 +257,13 @@ def test_only_the_verdicts_repeat_a_line_of_the_table(root: Path) -> None:
         assert not any(name in sentence for name in LOSSES), sentence
 
 
+def test_what_an_order_holds_for_is_told(root: Path) -> None:
+    assert any(
+        "initialisation and these learning rates, not about other ones" in said
+        for said in judgement_in(root).sentences
+    )
+
+
 def test_what_was_equal_is_told(root: Path) -> None:
     said = " ".join(judgement_in(root).sentences)
     assert "Parameters differ by at most 2 of 1,000,002." in said

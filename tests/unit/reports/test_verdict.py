@@ -44,6 +44,14 @@ def test_lowest_margin_and_restraint(study: Path) -> None:
     assert "does not say which activation is better" in " ".join(found.sentences)
 
 
+def test_the_part_of_blimp_that_was_asked_is_named(study: Path) -> None:
+    found = verdict(study)
+    assert "1,005 of the 67,000 pairs of BLiMP, ± standard error, chance 50 %" in found.columns()
+    figure = grammar_figure(collect(study))
+    assert figure is not None
+    assert "1,005 of the 67,000 pairs of BLiMP" in figure.caption
+
+
 def test_no_sentence_claims_that_one_is_better(study: Path) -> None:
     text = verdict(study).text()
     for claim in ("wins", "outperforms", "significant", "better than", "superior"):

@@ -111,7 +111,7 @@ def _traced(bound: Bound) -> Callable[..., Tensor]:
     # dynamo counts recompilations by code object, and stops tracing one that had too many.
     code = plain.__code__.replace(co_name="traced")
     fresh = types.FunctionType(code, plain.__globals__, "traced", None, plain.__closure__)
-    return torch.compile(fresh, backend="eager", dynamic=False)  # type: ignore[no-any-return]
+    return torch.compile(fresh, backend="eager", dynamic=False)
 
 
 class _Comparison:
@@ -219,7 +219,7 @@ def _restore(before: Mapping[str, object]) -> None:
 
 
 def saved(spec: Spec, judged: Implementation) -> tuple[bool, str]:
-    """What is written between forward and backward raises, or leaves the gradients as they were.
+    """A tensor that is written between forward and backward raises, or leaves the gradients as they were.
 
     An optimizer step, or `h += y` after the activation, otherwise changes gradients in silence.
     """

@@ -197,7 +197,7 @@ def called(name: str, bound: Bound, *inputs: Tensor) -> Tensor:
 
 
 def raised(error: BaseException) -> str:
-    """The type of an error and the first line of what it says."""
+    """The type of an error and the first line of its text."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 

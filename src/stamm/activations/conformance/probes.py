@@ -223,6 +223,10 @@ def _nan(spec: Spec, judged: Implementation) -> tuple[bool, str]:
             y = called(judged.name, bound, x, *_ups(spec, x))
             if not torch.equal(torch.isnan(y), torch.isnan(x)):
                 kept.append(f"{dtype_name(dtype)} ({length} inputs)")
+            if isinstance(spec.arity, Gated):
+                y = called(judged.name, bound, torch.full_like(x, 1.5), x)
+                if not torch.equal(torch.isnan(y), torch.isnan(x)):
+                    kept.append(f"{dtype_name(dtype)} (up)")
             # A loss that is NaN reaches the layers below, wherever the slope is not 0.
             leaf = torch.full((length,), 1.5, dtype=dtype).requires_grad_()
             weight = torch.where(torch.isnan(x), torch.nan, torch.ones_like(x))
@@ -263,11 +267,16 @@ def _at_knots(spec: Spec, judged: Implementation) -> tuple[bool, str]:
     return not wrong, f"outside: {', '.join(wrong[:3])}" if wrong else described
 
 
-def views(dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of moderate numbers in the shapes and memory layouts that networks use, named."""
+def views(dtype: torch.dtype, *, factors: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of moderate numbers in the shapes and memory layouts that networks use, named.
+
+    factors   powers of two of both signs instead: the up of a gated spec
+    """
 
     def numbers(count: int) -> Tensor:
         share = mixed_ups(count, torch.float64)
+        if factors:
+            return (share.sign() * torch.where(share.abs() > 1.4, 2.0, 1.0)).flip(0).to(dtype)
         # Magnitudes from 1e-3 to 8, so that no tail of the function is the same everywhere.
         return (share.sign() * 2.0 ** (13 * share.abs() - 23)).to(dtype)
 
@@ -304,11 +313,10 @@ def _layouts(spec: Spec, judged: Implementation) -> tuple[bool, str]:
     for dtype in _STORED:
         bound = judged.bind(spec, spec.initial_values(), dtype)
         allowed = budget(spec.name, dtype_name(dtype))
-        for name, view in views(dtype):
-            ups = _ups(spec, view)
-            exact = exact_quantities(
-                spec, bound.values, view.double().reshape(-1), _ones(view.double().reshape(-1), ups)
-            )
+        for (name, view), (_, factor) in zip(views(dtype), views(dtype, factors=True), strict=True):
+            ups = [factor] if isinstance(spec.arity, Gated) else []
+            wide = [t.double().reshape(-1) for t in (view, *ups)]
+            exact = exact_quantities(spec, bound.values, *wide)
             before = view.clone()
             slopes = []
             for weight in _weights(view):
