@@ -703,7 +703,7 @@ def _output(output: object, number: int) -> str:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(name)  # NaN and Infinity are no JSON
+    raise ValueError(name)  # JSON has neither NaN nor Infinity
 
 
 def _call(call: object, number: int) -> ToolCall:

@@ -38,7 +38,6 @@ from typing import Any
 
 from stamm.align.data.data_files import locate_file
 from stamm.align.data.dataset_reader import BadRow
-from stamm.align.hf_chat_format import CONFIG as TOKENIZER_CONFIG
 from stamm.align.import_config import BESIDE
 from stamm.align.model_source import (
     ChatModel,
@@ -58,6 +57,7 @@ from stamm.base.known_keys import UnknownKeys
 from stamm.base.schema import read_objects
 from stamm.chat.conversation import AssistantTurn, to_messages
 from stamm.chat.formats import ChatFormat
+from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.engine.distributed import select_device

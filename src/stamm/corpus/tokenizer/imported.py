@@ -93,7 +93,11 @@ def tokenizer_config(folder: Path) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise DataError(f"{path} is not a JSON object")
         if name == SPECIAL_TOKENS:
-            content = {key: content[key] for key in _NAMED if key in content}
+            named = {key: content[key] for key in _NAMED if key in content}
+            content = {
+                key: value.get("content") if isinstance(value, dict) else value
+                for key, value in named.items()
+            }
         stored.update({key: value for key, value in content.items() if value or key not in stored})
     return stored
 
@@ -277,7 +281,7 @@ def _probe(description: str, names: Sequence[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where a panic of the library is reported
         try:
             tokenizer = tokenizers.Tokenizer.from_str(description)
-        except BaseException as error:  # a panic of the library is no Exception
+        except BaseException as error:  # a panic of the library is not an Exception
             return str(_no_tokenizer(error).what).encode()
         try:
             for special in (True, False):
