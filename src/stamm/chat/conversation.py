@@ -706,7 +706,7 @@ def _output(output: object, number: int) -> str:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not JSON")  # which has neither NaN nor Infinity
 
 
 def _call(call: object, number: int) -> ToolCall:

@@ -231,7 +231,10 @@ def stored_types(path: Path) -> Mapping[str, int]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Architecture, context_length, pre and chat template ("" for none) of a GGUF file."""
+    """Architecture, context_length, pre, chat template ("" for none) and begin of a GGUF file.
+
+    begin   the token that llama.cpp puts before every text, chats included; "" for none
+    """
     fields = _library().GGUFReader(path).fields
     architecture = str(fields["general.architecture"].contents())
     keys = {
@@ -242,7 +245,11 @@ def read_metadata(path: Path) -> dict[str, str]:
     found = {
         name: str(fields[key].contents()) if key in fields else "" for name, key in keys.items()
     }
-    return {"architecture": architecture, **found}
+    begin = ""
+    if (added := fields.get("tokenizer.ggml.add_bos_token")) is not None and added.contents():
+        token = int(fields["tokenizer.ggml.bos_token_id"].contents())
+        begin = str(fields["tokenizer.ggml.tokens"].contents(token))
+    return {"architecture": architecture, "begin": begin, **found}
 
 
 def _add_tokenizer(writer: Any, tokenizer: GgufTokenizer) -> None:

@@ -35,6 +35,8 @@ from stamm.export.transformers_target import (
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 
+_HELLO = [{"role": "user", "content": "Hello"}]
+_NO_BEGIN = "tokenizer.ggml.add_bos_token=bool:false"
 # llama.cpp's rules that cut texts into words; it knows no others (src/llama-vocab.cpp).
 PRE_TOKENIZERS = (
     "qwen35", "tiny_aya", "superbpe", "tekken", "llama-bpe", "qwen2", "gpt-4o", "smollm", "gpt-2",
@@ -89,6 +91,10 @@ class GgufTarget:
             text = render_all(template, [case], {"bos_token": RESERVED_TOKENS[BEGIN_ID]})[0].text
             return engine.encode(text, control=True)
 
+        begin, asked = facts["begin"], {"messages": _HELLO, "add_generation_prompt": True}
+        text = render_all(template, [asked], {"bos_token": begin})[0].text if template else begin
+        # Training and transformers put no token before a chat but those of the template.
+        plain = "" if text.startswith(begin) else f" --override-kv {_NO_BEGIN}"
         types = ", ".join(f"{count} {name}" for name, count in stored_types(path).items())
         rule = facts["pre"]
         return LoadedExport(
@@ -102,7 +108,7 @@ class GgufTarget:
             card=CardText(
                 library="gguf",
                 architecture=f"{facts['architecture']} of llama.cpp, pre-tokenizer {rule}",
-                usage=f"```\nllama-cli -m {path.name} {'-cnv' if template else '-no-cnv -p Once'}\n```",
+                usage=f"```\nllama-cli -m {path.name} {'-cnv' if template else '-no-cnv -p Once'}{plain}\n```",
             ),
         )
 

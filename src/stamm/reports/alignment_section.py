@@ -304,11 +304,11 @@ def _not_evaluated(study: RunResults) -> list[str]:
 
 def _validated(metrics: Metrics) -> dict[str, Series]:
     """Loss, accuracy and margin of held-out rows by step, those that were measured."""
-    named = {
-        name.removesuffix("_nats"): metrics.evaluations.get(f"evaluate/{HELD_OUT_ROWS}/{name}")
+    return {
+        name.removesuffix("_nats"): metrics.evaluations[key]
         for name in ("loss_nats", "loss", "accuracy", "margin")
+        if (key := f"evaluate/{HELD_OUT_ROWS}/{name}") in metrics.evaluations
     }
-    return {name: values for name, values in named.items() if values is not None}
 
 
 def _held_out(metrics: Metrics, summary: TrainingSummary | None) -> str:

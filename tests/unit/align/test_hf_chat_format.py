@@ -252,7 +252,8 @@ def test_tokens_of_an_older_folder_are_those_of_transformers(
     folder = imported_folder(tmp_path / "older", LLAMA3)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **listed}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    tokens = {"bos_token": "<|begin_of_text|>", "eos_token": {"content": "<|eot_id|>"}}
+    flags = dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word"), False)
+    tokens = {"bos_token": "<|begin_of_text|>", "eos_token": {"content": "<|eot_id|>", **flags}}
     (folder / "special_tokens_map.json").write_text(json.dumps(tokens))
     chat = load_chat_format(folder)
     asked = Conversation(turns=(UserTurn("Hi"),))

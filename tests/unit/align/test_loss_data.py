@@ -9,7 +9,12 @@ import pytest
 
 from stamm.align.data.encoded import EncodedExamples
 from stamm.align.training.loss_config import DPO, KTO, QRPO, REBEL, SFT, Loss
-from stamm.align.training.loss_data import check_data, desirable_answers, with_tie_rules
+from stamm.align.training.loss_data import (
+    balance_remark,
+    check_data,
+    desirable_answers,
+    with_tie_rules,
+)
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
 from tests.unit.align import finetuned
@@ -74,3 +79,20 @@ def test_desirable_answers_are_labelled_chosen_or_above_the_threshold(tmp_path: 
     ):
         with pytest.raises(DataError, match=problem):
             check_data(loss, data)
+
+
+def test_answers_of_one_kind_that_outweigh_the_others_are_reported(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": f"{number}?", "completion": "a", "label": number < 2} for number in range(10)
+    ]
+    prepare(tmp_path, rows, context=finetuned.CONTEXT)
+    data = EncodedExamples.open(tmp_path / "prepared")
+    assert balance_remark(KTO(), data) == (
+        "2 answers are desirable and 8 are not: with these weights the former count 0.25 times as much. "
+        "train.loss.desirable_weight=4 balances them."
+    )
+    assert balance_remark(KTO(desirable_weight=4.0), data) == ""
+    assert balance_remark(KTO(undesirable_weight=0.25), data) == ""
+    assert "undesirable_weight=2 balances" in balance_remark(KTO(desirable_weight=8.0), data)
+    prepare(tmp_path / "pairs", pairs(), context=finetuned.CONTEXT)
+    assert balance_remark(KTO(), EncodedExamples.open(tmp_path / "pairs" / "prepared")) == ""

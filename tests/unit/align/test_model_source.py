@@ -92,6 +92,9 @@ def test_several_files_of_weights_have_one_hash(run: Path, tmp_path: Path) -> No
     write_folder(tmp_path, decoder, run / "tokenizer" / "tokenizer.json")
     whole = load_chat_model(find_model(str(tmp_path))).weights_sha256
     (tmp_path / "model.safetensors").rename(tmp_path / "part.safetensors")
-    write_json(tmp_path / "model.safetensors.index.json", {"weight_map": {"x": "part.safetensors"}})
+    write_json(
+        tmp_path / "model.safetensors.index.json",
+        {"weight_map": {"lm_head.weight": "part.safetensors"}},
+    )
     parts = load_chat_model(find_model(str(tmp_path))).weights_sha256
     assert parts != whole

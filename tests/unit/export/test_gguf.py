@@ -37,7 +37,7 @@ from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import write_chat_record
 from stamm.runs.schemas.export import TokenAgreement
 from tests.conftest import environment
-from tests.unit.chat.imported_folders import TODAY, apertus_folder, imported_folder
+from tests.unit.chat.imported_folders import CHATML, TODAY, apertus_folder, imported_folder
 
 CONFIG = ExportConfig(
     target="gguf", parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1
@@ -295,6 +295,38 @@ def test_an_imported_model_keeps_its_template_without_the_date_if_it_was_fine_tu
         text
     )
     assert same is tuned
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_chat_without_the_token_before_texts_is_run_without_it(
+    tmp_path: Path, begins: bool
+) -> None:
+    """llama.cpp puts it before chats too, and transformers only where the template has it."""
+    template = ("{{ bos_token }}" if begins else "") + CHATML
+    folder = imported_folder(tmp_path, template)
+    begin = ImportedTokenizer.load(folder).control_id("<|endoftext|>")
+    plain = read_json(folder / "tokenizer.json")
+    plain["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [
+            {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+        ],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {
+            "<|endoftext|>": {"id": "<|endoftext|>", "ids": [begin], "tokens": ["<|endoftext|>"]}
+        },
+    }
+    write_json(folder / "tokenizer.json", plain)
+    config = read_json(folder / "tokenizer_config.json")
+    write_json(folder / "tokenizer_config.json", {**config, "bos_token": "<|endoftext|>"})
+    size = ImportedTokenizer.load(folder).size
+    decoder = decoder_of(replace(SMALL, ffn=SWIGLU, qk_norm=False, vocab_size=size))
+    target = GgufTarget()
+    target.configure(ExportOptions(chat_format="chatml"))
+    target.write(tmp_path, decoder, folder / "tokenizer.json")
+    usage = target.load(tmp_path).card.usage
+    assert ("--override-kv tokenizer.ggml.add_bos_token=bool:false" in usage) is not begins
 
 
 @pytest.mark.slow

@@ -224,6 +224,17 @@ def test_fine_tuning_alone(tmp_path: Path) -> None:
     assert not {"wins", "log-ratios", "answers"} & {a.get("id") for _, a in page.tags}
 
 
+def test_held_out_rows_of_fine_tuning_are_beside_its_loss(tmp_path: Path) -> None:
+    root = write_aligned_run(tmp_path / "align.sft", answers=False)
+    file = root / "arms" / "sft" / "metrics.jsonl"
+    before, *lines = [json.loads(line) for line in file.read_text().splitlines()]
+    first = {"step": 0, "evaluate/held_out_rows/loss_nats": 2.75}
+    lines[-1]["evaluate/held_out_rows/loss_nats"] = 1.5
+    file.write_text("".join(json.dumps(line) + "\n" for line in (first, before, *lines)))
+    text = verdict(root).text()
+    assert "On held-out rows: loss 2.750 → 1.500." in text
+
+
 def test_the_folder_of_one_aligned_arm(root: Path, tmp_path: Path) -> None:
     page = Page(
         write_report(root / "arms" / "dpo", tmp_path / "page.html").read_text(encoding="utf-8")

@@ -212,7 +212,7 @@ ROW_KEYS = KnownKeys(
 _ORDER = RefusedKey(
     meaning="may state another order of the answers than chosen and rejected",
     neutral=_NOTHING,
-    fix="Remove the column, or the row where it says otherwise",
+    fix="Remove the column, or the row where it contradicts",
 )
 _PAIR_KEYS = KnownKeys(
     reader="a pair",
@@ -495,7 +495,7 @@ def _role(message: object) -> str:
 
 
 def _meant(message: object) -> object:
-    """What a message of a prompt says: without keys that change nothing there."""
+    """The keys of a message that count in a prompt, for a comparison of two."""
     if not isinstance(message, Mapping):
         return message
     left_out = {*MESSAGE_KEYS.harmless, *MESSAGE_KEYS.unknown(message), *LOSS_KEYS}

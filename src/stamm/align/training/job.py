@@ -29,7 +29,12 @@ from stamm.align.training.chat_dataset import ChatWindows
 from stamm.align.training.chosen_settings import apply_chosen
 from stamm.align.training.finetune_config import FineTuneJobConfig, FineTuneRun
 from stamm.align.training.loss_config import KTO, SFT, BradleyTerry, Loss, needs_reference
-from stamm.align.training.loss_data import check_data, desirable_answers, with_tie_rules
+from stamm.align.training.loss_data import (
+    balance_remark,
+    check_data,
+    desirable_answers,
+    with_tie_rules,
+)
 from stamm.align.training.mismatched_answers import MismatchedAnswers
 from stamm.align.training.preference_objective import PreferenceObjective
 from stamm.align.training.reference_job import (
@@ -90,8 +95,8 @@ def run(settings: FineTuneJobConfig, workspace: Workspace) -> None:
     loss, remark = with_tie_rules(settings.loss, data)
     # Guides serve the first part of pretraining, and a stored decoder has none.
     config = FineTuneRun.of(settings, model=without_guide(model), loss=loss)
-    if remark:
-        workspace.progress.log(remark)
+    for line in filter(None, (remark, balance_remark(loss, data))):
+        workspace.progress.log(line)
     if config.pfo is not None and config.pfo.weight:
         workspace.progress.log(
             "PFO: a frozen copy of the start model, and one more forward pass of every micro-batch."

@@ -107,6 +107,30 @@ def desirable_answers(loss: KTO, data: EncodedExamples, *, check: bool = True) -
     return found
 
 
+def balance_remark(loss: Loss, data: EncodedExamples) -> str:
+    """A sentence where one kind of KTO's answers outweighs the other by more than 4 to 3, else "".
+
+    Source   trl 1.16, KTOTrainer: weights times numbers should be in the ratio 1 to 4/3
+    """
+    if not isinstance(loss, KTO):
+        return ""
+    kinds = desirable_answers(loss, data)
+    desirable = round(sum(kinds))
+    other = len(kinds) - desirable
+    ratio = loss.desirable_weight * desirable / (loss.undesirable_weight * other)
+    if 3 / 4 <= ratio <= 4 / 3:
+        return ""
+    name, weight = (
+        ("undesirable_weight", loss.undesirable_weight * ratio)
+        if ratio > 1
+        else ("desirable_weight", loss.desirable_weight / ratio)
+    )
+    return (
+        f"{desirable:,} answers are desirable and {other:,} are not: with these weights the former count "
+        f"{ratio:.3g} times as much. train.loss.{name}={weight:.3g} balances them."
+    )
+
+
 def _check_margins(data: EncodedExamples) -> None:
     """Check that some pair has a margin, and that none contradicts its order."""
     rewards: dict[int, dict[str, float | None]] = {}

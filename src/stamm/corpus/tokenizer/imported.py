@@ -296,7 +296,7 @@ def _probe(description: str, names: Sequence[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where a panic of the library is reported
         try:
             tokenizer = tokenizers.Tokenizer.from_str(description)
-        except BaseException as error:  # a panic of the library is no Exception
+        except BaseException as error:  # a panic of the library is not an Exception
             return str(_no_tokenizer(error).what).encode()
         try:
             for special in (True, False):
