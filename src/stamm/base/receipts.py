@@ -5,13 +5,13 @@ receipts/NAME.json, a release has SHA256SUMS, and an exported folder has parity.
 `read_record`, the readers of Parquet files, tokens, tokenizers and weights call `check_file`, so every
 consumer of a run is covered.
 
-manifest.json of a complete run lists the SHA-256 of config.json and of every receipt of a step, so none of
+manifest.json of a complete run lists the SHA-256 of config.json, log/rates.json and every receipt of a step, so none of
 them can be removed or exchanged alone, and a file that no receipt lists is not read. The manifest and the
 receipts contain their own hash (`seal`). What is not signed proves no more than that its parts agree: who
 rewrites files, receipts and manifest together is not noticed.
 
-Without a receipt: log/run.log, log/rates.json, log/trackers/, steps/NAME.begun, the lock, and files of a step
-that has not finished.
+Without a receipt, and not read from a complete run: log/run.log, log/trackers/, steps/NAME.begun, the lock, and
+parts of sharded steps.
 
 Checked  tests/unit/base/test_receipts.py, tests/cli/test_altered_files.py
 """
@@ -203,6 +203,26 @@ def receipts_below(path: Path) -> dict[str, str]:
     return {}
 
 
+def check_present(path: Path, start: str = "") -> None:
+    """Check that a file, or every file directly in a folder, exists if a step or a command has written it.
+
+    start    of the names of the files in the folder that are needed
+    Raises   DataError with what is missing and what wrote it; it would be left out of a result otherwise
+    """
+    full = _full(path)
+    for folder in full.parents:
+        name = full.relative_to(folder).as_posix()
+        for listed, receipt in _table(folder, False).receipts.items():
+            parent, _, base = listed.rpartition("/")
+            if listed != name and not (parent == name and base.startswith(start)):
+                continue
+            if not receipt.is_record and folder not in _resumed and not (folder / listed).exists():
+                raise DataError(
+                    f"{folder / listed} is missing, which {receipt.writer} wrote",
+                    fix="Restore it from a copy, or run what wrote it again",
+                )
+
+
 def is_covered(path: Path) -> bool:
     """Whether a receipt lists a file, or it contains its own hash.
 
@@ -363,11 +383,11 @@ def _read_table(root: Path, stamps: tuple[tuple[Path, Stamp], ...]) -> _Table:
             receipts[name] = Receipt(sha256, f"the run ({MANIFEST})")
             if name.startswith(f"{STEPS}/"):
                 _check_tied(root / name, sha256)
-        has_steps = any([_add(receipts, path, "step") for path in steps])
+        num_steps = sum(_add(receipts, path, "step") for path in steps)
         own = receipts[CONFIG].sha256 if CONFIG in tied else ""
         for path in commands:
             _add(receipts, path, "command", own)
-        if has_steps and _read(root / MANIFEST) is None:
+        if num_steps and _read(root / MANIFEST) is None:
             what = "is not JSON" if (root / MANIFEST).exists() else f"is missing beside {STEPS}/"
             raise DataError(f"{root / MANIFEST} {what}", fix=_RUN_AGAIN)
     except DataError as error:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stamm.base.receipts import check_present
 from stamm.base.schema import read_lines, read_record, read_record_if_present
 from stamm.runs.model_outputs import check_same_weights
 from stamm.runs.schemas.audit import GridFile, MembershipFile, SafetyFile
@@ -160,6 +161,7 @@ def read_task_files(folder: Path, without: tuple[str, ...] = _WITH_FIGURES) -> t
 
     Raises   DataError when a result file does not follow its schema.
     """
+    check_present(folder)
     files = [path for path in sorted(folder.glob("*.json")) if path.name not in without]
     return tuple(read_record(TaskFile, path) for path in files[:_MOST_TASKS])
 

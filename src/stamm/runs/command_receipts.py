@@ -60,7 +60,12 @@ def write_command_receipt(
         return
     for known, facts in (read_json(path)["outputs"] if path.is_file() else {}).items():
         latest = receipt_of(root / known)
-        if known not in outputs and latest is not None and latest.sha256 == facts["sha256"]:
+        if (
+            known not in outputs
+            and (root / known).exists()
+            and latest is not None
+            and latest.sha256 == facts["sha256"]
+        ):
             outputs[known] = facts
     outputs = dict(sorted(outputs.items()))
     receipt = {
