@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from stamm.base.errors import DataError
@@ -203,22 +203,38 @@ def receipts_below(path: Path) -> dict[str, str]:
     return {}
 
 
-def check_present(path: Path, start: str = "") -> None:
-    """Check that a file, or every file directly in a folder, exists if a step or a command has written it.
+def is_present(path: Path) -> bool:
+    """Whether a file of a run exists.
 
-    start    of the names of the files in the folder that are needed
-    Raises   DataError with what is missing and what wrote it; it would be left out of a result otherwise
+    Raises   DataError for one that a step or a command has written: it would be left out of a result
     """
-    full = _full(path)
-    for folder in full.parents:
-        name = full.relative_to(folder).as_posix()
-        for listed, receipt in _table(folder, False).receipts.items():
-            parent, _, base = listed.rpartition("/")
-            if listed != name and not (parent == name and base.startswith(start)):
+    check_present(path.parent, path.name)
+    return path.exists()
+
+
+def check_present(folder: Path, pattern: str) -> None:
+    """Check that the files below `folder` exist that a step or a command has written.
+
+    pattern   of their names relative to `folder`, as for `Path.glob`, without **
+
+    Edge      checkpoints may be deleted
+    Raises    DataError with what is missing and what wrote it
+    """
+    full = _full(folder)
+    for root in (full, *full.parents):
+        inside = full.relative_to(root)
+        for name, receipt in _table(root, False).receipts.items():
+            path = PurePath(name)
+            if not path.is_relative_to(inside) or (
+                receipt.is_record and _CHECKPOINTS in path.parts
+            ):
                 continue
-            if not receipt.is_record and folder not in _resumed and not (folder / listed).exists():
+            below = path.relative_to(inside)
+            fits = len(below.parts) == pattern.count("/") + 1 and below.match(pattern)
+            if fits and not (root / name).is_file() and root not in _resumed:
+                what = "is not a file" if (root / name).exists() else "is missing"
                 raise DataError(
-                    f"{folder / listed} is missing, which {receipt.writer} wrote",
+                    f"{root / name}, which {receipt.writer} wrote, {what}",
                     fix="Restore it from a copy, or run what wrote it again",
                 )
 

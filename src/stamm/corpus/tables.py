@@ -123,7 +123,7 @@ def parts(folder: Path, kind: str) -> list[Path]:
 
     Raises   DataError when there is none.
     """
-    check_present(folder, f"{kind}-")
+    check_present(folder, f"{kind}-[0-9]*.parquet")
     found = sorted(folder.glob(f"{kind}-[0-9]*.parquet"))
     if not found:
         raise DataError(

@@ -17,6 +17,7 @@ from stamm.base.receipts import (
     CONFIG,
     begin_writing,
     end_writing,
+    file_sha256,
     files_below,
     forget,
     receipt_of,
@@ -53,7 +54,7 @@ def write_command_receipt(
     path = root / COMMANDS / f"{name}.json"
     full = Path(os.path.normpath(root.absolute()))
     outputs = {
-        os.path.relpath(file, full): {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
+        os.path.relpath(file, full): {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
         for file in files
     }
     if not outputs:

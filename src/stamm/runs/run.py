@@ -522,7 +522,7 @@ def _read_receipt(path: Path) -> dict[str, Any] | None:
 
 
 def _facts(file: Path) -> dict[str, Any]:
-    return {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
+    return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
 
 
 def _aside(place: Path, folder: Path) -> Path:
