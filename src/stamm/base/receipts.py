@@ -99,7 +99,7 @@ def check_file(path: Path) -> None:
         return
     receipt = receipt_of(path)
     if receipt is None:
-        if not _is_unlisted(path):
+        if not _is_unlisted(path) or not path.exists():
             return
         receipt = receipt_of(path, fresh=True)  # another process may have written both
         if receipt is None and (root := _is_unlisted(path)):

@@ -201,10 +201,12 @@ def check_overrides(recipe: Resolved, root: Path, steps: Sequence[Step]) -> None
         """Whether a run with these overrides has other steps."""
         try:
             config = override(recipe.given, assignments)
-            found = [_described(step) for step in steps_of(config, recipe.name, root)]
         except StammError:
             return when_refused
-        return found != described
+        try:
+            return [_described(step) for step in steps_of(config, recipe.name, root)] != described
+        except StammError:
+            return True  # such as a checkpoint that does not exist
 
     for number, assignment in enumerate(recipe.overrides):
         key, _, text = assignment.partition("=")
