@@ -462,9 +462,9 @@ def _add(table: dict[str, Receipt], path: Path, kind: str, run: str = "") -> boo
     if not (isinstance(plain, dict) and isinstance(plain.get("folder"), str)):
         return False
     ended, outputs, records = plain.get("ended"), plain.get("outputs"), plain.get("records", {})
-    if not all(
-        (isinstance(ended, int | float), isinstance(outputs, dict), isinstance(records, dict))
-    ):
+    if not isinstance(ended, int | float):
+        return False
+    if not (isinstance(outputs, dict) and isinstance(records, dict)):
         return False
     if run and plain.get("run", run) != run:
         raise DataError(
