@@ -60,13 +60,15 @@ def test_one_at_a_time_is_eight_at_once(starter: Starter, micro: int) -> None:
     batch = ("batch.0.size=8", "sequences=160")
     expected = starter.whole(*batch)
     found = starter.whole(*batch, f"micro_batch={micro}", out="micro")
-    # Losses agree within 1.1e-7. With one sequence at a time rounding moves the gradient's norm by
-    # 1.2e-5 in one of 20 steps; the first 8 agree within 3.8e-7.
+    # In float64 the same runs agree within 3.3e-16 in every loss and to the last digit in every norm
+    # (tests/unit/pretrain/test_next_token.py: gradients to 1e-14), so the rest is rounding in float32. Losses agree
+    # within 1.1e-7. AdEMAMix divides by the root of the second moment: where a gradient is itself rounding,
+    # a weight moves by a part of the learning rate, 4.4e-5 in mlp.up_proj before step 8. From there the norm
+    # differs by up to 5.3e-6 in the first 15 steps, and by 1.2e-5 in one of the last five.
     _close(found, expected, 1e-5, gradient=2e-5 if micro == 1 else None)
-    norms = [
-        [line["optim/gradient_norm"] for line in _metrics(run)[:8]] for run in (found, expected)
-    ]
-    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+    norms = [[line["optim/gradient_norm"] for line in _metrics(run)] for run in (found, expected)]
+    for steps, bound in ((8, 1e-6), (15, 1e-5)):
+        assert norms[0][:steps] == pytest.approx(norms[1][:steps], rel=bound)
 
 
 def test_compiled_is_eager(starter: Starter) -> None:

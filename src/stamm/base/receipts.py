@@ -5,13 +5,13 @@ receipts/NAME.json, a release has SHA256SUMS, and an exported folder has parity.
 `read_record`, the readers of Parquet files, tokens, tokenizers and weights call `check_file`, so every
 consumer of a run is covered.
 
-manifest.json of a complete run lists the SHA-256 of config.json and of every receipt of a step, so none of
+manifest.json of a complete run lists the SHA-256 of config.json, log/rates.json and every receipt of a step, so none of
 them can be removed or exchanged alone, and a file that no receipt lists is not read. The manifest and the
 receipts contain their own hash (`seal`). What is not signed proves no more than that its parts agree: who
 rewrites files, receipts and manifest together is not noticed.
 
-Without a receipt: log/run.log, log/rates.json, log/trackers/, steps/NAME.begun, the lock, and files of a step
-that has not finished.
+Without a receipt, and not read from a complete run: log/run.log, log/trackers/, steps/NAME.begun, the lock, and
+parts of sharded steps.
 
 Checked  tests/unit/base/test_receipts.py, tests/cli/test_altered_files.py
 """
@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from stamm.base.errors import DataError
@@ -99,7 +99,7 @@ def check_file(path: Path) -> None:
         return
     receipt = receipt_of(path)
     if receipt is None:
-        if not _is_unlisted(path):
+        if not _is_unlisted(path) or not path.exists():
             return
         receipt = receipt_of(path, fresh=True)  # another process may have written both
         if receipt is None and (root := _is_unlisted(path)):
@@ -201,6 +201,42 @@ def receipts_below(path: Path) -> dict[str, str]:
         if listed:
             return dict(sorted(listed.items()))
     return {}
+
+
+def is_present(path: Path) -> bool:
+    """Whether a file of a run exists.
+
+    Raises   DataError for one that a step or a command has written: it would be left out of a result
+    """
+    check_present(path.parent, path.name)
+    return path.exists()
+
+
+def check_present(folder: Path, pattern: str) -> None:
+    """Check that the files below `folder` exist that a step or a command has written.
+
+    pattern   of their names relative to `folder`, as for `Path.glob`, without **
+
+    Edge      checkpoints may be deleted
+    Raises    DataError with what is missing and what wrote it
+    """
+    full = _full(folder)
+    for root in (full, *full.parents):
+        inside = full.relative_to(root)
+        for name, receipt in _table(root, False).receipts.items():
+            path = PurePath(name)
+            if not path.is_relative_to(inside) or (
+                receipt.is_record and _CHECKPOINTS in path.parts
+            ):
+                continue
+            below = path.relative_to(inside)
+            fits = len(below.parts) == pattern.count("/") + 1 and below.match(pattern)
+            if fits and not (root / name).is_file() and root not in _resumed:
+                what = "is not a file" if (root / name).exists() else "is missing"
+                raise DataError(
+                    f"{root / name}, which {receipt.writer} wrote, {what}",
+                    fix="Restore it from a copy, or run what wrote it again",
+                )
 
 
 def is_covered(path: Path) -> bool:
@@ -363,11 +399,11 @@ def _read_table(root: Path, stamps: tuple[tuple[Path, Stamp], ...]) -> _Table:
             receipts[name] = Receipt(sha256, f"the run ({MANIFEST})")
             if name.startswith(f"{STEPS}/"):
                 _check_tied(root / name, sha256)
-        has_steps = sum(_add(receipts, path, "step") for path in steps) > 0
+        num_steps = sum(_add(receipts, path, "step") for path in steps)
         own = receipts[CONFIG].sha256 if CONFIG in tied else ""
         for path in commands:
             _add(receipts, path, "command", own)
-        if has_steps and _read(root / MANIFEST) is None:
+        if num_steps and _read(root / MANIFEST) is None:
             what = "is not JSON" if (root / MANIFEST).exists() else f"is missing beside {STEPS}/"
             raise DataError(f"{root / MANIFEST} {what}", fix=_RUN_AGAIN)
     except DataError as error:
@@ -426,9 +462,9 @@ def _add(table: dict[str, Receipt], path: Path, kind: str, run: str = "") -> boo
     if not (isinstance(plain, dict) and isinstance(plain.get("folder"), str)):
         return False
     ended, outputs, records = plain.get("ended"), plain.get("outputs"), plain.get("records", {})
-    if not all(
-        (isinstance(ended, int | float), isinstance(outputs, dict), isinstance(records, dict))
-    ):
+    if not isinstance(ended, int | float):
+        return False
+    if not (isinstance(outputs, dict) and isinstance(records, dict)):
         return False
     if run and plain.get("run", run) != run:
         raise DataError(

@@ -29,7 +29,7 @@ import stamm
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_json
 from stamm.base.json_text import parse_json
-from stamm.base.receipts import SEAL, check_file, seal
+from stamm.base.receipts import SEAL, check_file, is_present, seal
 from stamm.base.units import bytes_text
 
 S = TypeVar("S")
@@ -73,7 +73,7 @@ def read_record(kind: type[S], path: Path, fix: str = _FIX) -> S:
 
 def read_record_if_present(kind: type[S], path: Path, fix: str = _FIX) -> S | None:
     """As `read_record`; None when `path` does not exist."""
-    return read_record(kind, path, fix) if path.exists() else None
+    return read_record(kind, path, fix) if is_present(path) else None
 
 
 def read_lines(kind: type[S], path: Path) -> Iterator[S]:

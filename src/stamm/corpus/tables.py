@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic
-from stamm.base.receipts import check_file
+from stamm.base.receipts import check_file, check_present
 
 Row = Mapping[str, Any]
 _GROUP_ROWS = 2048
@@ -123,6 +123,7 @@ def parts(folder: Path, kind: str) -> list[Path]:
 
     Raises   DataError when there is none.
     """
+    check_present(folder, f"{kind}-[0-9]*.parquet")
     found = sorted(folder.glob(f"{kind}-[0-9]*.parquet"))
     if not found:
         raise DataError(

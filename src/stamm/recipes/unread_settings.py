@@ -69,12 +69,16 @@ def unread_settings(
                 continue
             try:
                 changed = _with(config, path, value)
-                changes = _described(steps_of(changed)) != described
-                if changes or _is_repeated(config, changed, path):
-                    return True
             except StammError:
                 if value is default:
                     return True  # it is needed
+                continue
+            try:
+                changes = _described(steps_of(changed)) != described
+            except StammError:
+                return True  # such as a checkpoint that does not exist
+            if changes or _is_repeated(config, changed, path):
+                return True
         return False
 
     for path, default in {**own, **overridden}.items():

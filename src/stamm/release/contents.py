@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from stamm.base.receipts import check_present
 from stamm.corpus.ledger import KEPT, LATER_COLUMNS, LEDGER_SCHEMA
 from stamm.corpus.tables import parts, read_rows, write_rows
 from stamm.release.config import ReleaseConfig
@@ -64,6 +65,7 @@ def copied_files(config: ReleaseConfig, facts: ReleaseFacts) -> dict[str, Path]:
 
 def _files(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
     for pattern in patterns:
+        check_present(folder, pattern)
         for path in sorted(folder.glob(pattern)):
             hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
             if path.is_file() and not hidden:

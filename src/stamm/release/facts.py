@@ -10,7 +10,7 @@ from typing import Any
 import stamm
 from stamm.base.errors import RunError
 from stamm.base.files import read_json, sha256_file
-from stamm.base.receipts import check_file, file_sha256
+from stamm.base.receipts import check_file, check_present, file_sha256, is_present
 from stamm.base.schema import read_record, read_record_if_present
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.export.alignment_card import alignment_summaries
@@ -89,6 +89,7 @@ def read_release_facts(config: ReleaseConfig, arm: Path, evidence: EvidenceConfi
     recipe = Path(request.recipe).stem if request else ""
     sha256 = weights_sha256(arm / "model")
     parity = {name: read_record(ParityFile, at / PARITY) for name, at in exports.items()}
+    check_present(arm / "evaluate", "*.json")
     tasks = {
         path.stem: read_record(TaskFile, path) for path in sorted((arm / "evaluate").glob("*.json"))
     }
@@ -165,7 +166,7 @@ def _input(arm: Path, name: str) -> Path | None:
     except RunError:
         return None
     needed = folder / {"corpus": "summary.json", "pack": "manifest.json"}[name]
-    return folder if needed.is_file() else None
+    return folder if is_present(needed) else None
 
 
 def _licence(exports: Mapping[str, Path]) -> str:

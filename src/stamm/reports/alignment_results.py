@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from stamm.base.receipts import check_present, is_present
 from stamm.base.schema import read_record
 from stamm.reports.text import one_line
 from stamm.runs.model_outputs import check_same_weights
@@ -41,16 +42,17 @@ def read_aligned(run_folder: Path, arms: tuple[tuple[str, int], ...]) -> tuple[A
              the arm's model has
     """
     found: list[AlignedArm] = []
-    if (run_folder / RESULT).is_file():
+    if is_present(run_folder / RESULT):
         name = one_line(run_folder.resolve().name, _LONGEST_NAME)
         found.append(_read(run_folder, RESULT, name, 0))
         _check_weights(found[-1], run_folder)
     for name, number in arms:
         path = Path("arms", name) / RESULT
-        if (run_folder / path).is_file():
+        if is_present(run_folder / path):
             found.append(_read(run_folder, path, name, number))
             _check_weights(found[-1], run_folder / "arms" / name)
     numbers, following = dict(arms), len(arms)
+    check_present(run_folder / "answers", "*/alignment.json")
     for path in sorted((run_folder / "answers").glob("*/alignment.json")):
         name = one_line(path.parent.name, _LONGEST_NAME)
         number = numbers.get(name, following)

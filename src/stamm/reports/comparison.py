@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stamm.base.errors import RunError
+from stamm.base.receipts import is_present
 from stamm.base.schema import (
     FieldError,
     decode,
@@ -258,7 +259,7 @@ def _arm(
         runs=tuple(
             _run(folder, seed, config.average is not None)
             for seed, folder in folders.items()
-            if (folder / "summary.json").exists()
+            if is_present(folder / "summary.json")
         ),
         tuning_seconds=math.fsum(s for step, s in study.steps if step.startswith(f"tune.{name}.")),
     )
@@ -273,7 +274,7 @@ def _run(folder: Path, seed: int, averaged: bool) -> SeedRun:
         held_out=read_measured(measured).held_out,
         documents={
             one.document_id: (one.bytes, one.nats)
-            for one in (read_lines(DocumentLoss, documents) if documents.exists() else ())
+            for one in (read_lines(DocumentLoss, documents) if is_present(documents) else ())
         },
         final=read_measured(folder).held_out if averaged else None,
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_file, write_text
+from stamm.base.receipts import is_present
 from stamm.base.schema import decode, read_record, read_record_if_present, write_record
 from stamm.reports.comparison import Compared, read_comparison
 from stamm.reports.comparison_config import PLAN, PLAN_SHA256, PlanConfig, config_hash
@@ -139,7 +140,7 @@ def _file_deviations(run_folder: Path, plan: PlanFile, sha256: str) -> list[str]
 
 def _run_deviations(folder: Path, arm: PlannedArm, plan: PlanFile) -> list[str]:
     said, name = [], one_line(arm.name, 40)
-    there = [path.name for path in sorted(folder.glob("*")) if (path / "summary.json").is_file()]
+    there = [path.name for path in sorted(folder.glob("*")) if is_present(path / "summary.json")]
     added = [seed for seed in there if seed not in set(map(str, plan.seeds))]
     if added:
         said.append(f"{name} has seeds that are not in the plan: {one_line(', '.join(added), 60)}")

@@ -13,6 +13,7 @@ import pyarrow
 import pyarrow.parquet
 
 from stamm.base.errors import DataError
+from stamm.base.receipts import check_present
 from stamm.base.schema import read_record, read_record_if_present
 from stamm.reports.corpus_ledger import (
     ConsentDates,
@@ -73,6 +74,7 @@ def read_corpus(folder: Path) -> Corpus | None:
 
     Raises   DataError when one of them cannot be read, or ledger and summary differ.
     """
+    check_present(folder, "ledger*.parquet")
     ledgers = sorted(folder.glob("ledger*.parquet"))
     summary = read_record_if_present(CorpusSummary, folder / "summary.json")
     if not ledgers or summary is None:

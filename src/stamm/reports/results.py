@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stamm.base.receipts import check_present, is_present
 from stamm.base.schema import read_lines, read_record, read_record_if_present
 from stamm.runs.model_outputs import check_same_weights
 from stamm.runs.schemas.audit import GridFile, MembershipFile, SafetyFile
@@ -93,12 +94,13 @@ def read_measured(
     evaluate, audit = evaluate or folder / "evaluate", audit or folder / "audit"
     documents = evaluate / "held_out_documents.jsonl"
     continuations = audit / "continuations.jsonl"
+    check_present(folder / "export", "*/parity.json")
     exports = sorted((folder / "export").glob("[!.]*/parity.json"))
     found = Measured(
         held_out=read_record_if_present(HeldOutFile, evaluate / "held_out.json"),
         documents={
             one.document_id: (one.tokens, one.nats)
-            for one in (read_lines(DocumentLoss, documents) if documents.exists() else ())
+            for one in (read_lines(DocumentLoss, documents) if is_present(documents) else ())
         },
         blimp=read_record_if_present(BlimpFile, evaluate / "blimp.json"),
         memorization=read_record_if_present(MemorizationFile, audit / "memorization.json"),
@@ -108,13 +110,13 @@ def read_measured(
         continuations=tuple(
             itertools.islice(read_lines(ContinuationLine, continuations), MOST_CONTINUATIONS)
         )
-        if continuations.exists()
+        if is_present(continuations)
         else (),
         parities=tuple((path.parent.name, read_record(ParityFile, path)) for path in exports),
         samples=tuple(
             sample
             for path in exports
-            if (file := path.with_name("samples.json")).exists()
+            if is_present(file := path.with_name("samples.json"))
             for sample in read_record(SamplesFile, file).samples
         ),
         tasks=read_task_files(
@@ -160,6 +162,7 @@ def read_task_files(folder: Path, without: tuple[str, ...] = _WITH_FIGURES) -> t
 
     Raises   DataError when a result file does not follow its schema.
     """
+    check_present(folder, "*.json")
     files = [path for path in sorted(folder.glob("*.json")) if path.name not in without]
     return tuple(read_record(TaskFile, path) for path in files[:_MOST_TASKS])
 

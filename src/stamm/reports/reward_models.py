@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stamm.base.receipts import is_present
 from stamm.base.schema import read_record
 from stamm.reports.formatting import fixed, percent
 from stamm.reports.text import one_line
@@ -37,7 +38,7 @@ def read_reward_models(
     found = []
     for name, place in arms:
         folder = run_folder / place
-        if not (folder / _RESULT).is_file():
+        if not is_present(folder / _RESULT):
             continue
         file = read_record(RewardAccuracyFile, folder / _RESULT)
         check_same_weights(file.model_sha256, str(folder / _RESULT), folder / "model")

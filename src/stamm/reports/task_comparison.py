@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from stamm.base.clustered_ratio import CONFIDENCE, ClusteredRatio
+from stamm.base.receipts import is_present
 from stamm.base.schema import decode, read_lines, read_objects, read_record
 from stamm.base.student_t import NORMAL_80, t_probability, t_quantile
 from stamm.reports.figure import DataTable
@@ -167,11 +168,11 @@ def _paired(
 def _lines(result: Path, metric: str) -> Iterator[_Line]:
     folder, task = result.parent, result.stem
     documents, pairs = folder / f"{task}_documents.jsonl", folder / f"{task}_pairs.jsonl"
-    if documents.is_file():
+    if is_present(documents):
         for loss in read_lines(DocumentLoss, documents):
             bits = loss.nats / math.log(2) / max(loss.bytes, 1)
             yield _Line(loss.document_id, "", bits, float(loss.bytes))
-    elif pairs.is_file():
+    elif is_present(pairs):
         for number, (where, plain) in enumerate(read_objects(pairs)):
             paradigm = decode(str, plain.get("paradigm"), where, "paradigm")
             score = decode(float, plain.get("score"), where, "score")

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from stamm.activations.spec import Spec
 from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError
+from stamm.base.receipts import is_present
 from stamm.base.schema import decode, read_lines, read_record_if_present
 from stamm.losses.preference_types import closed_form_beta
 from stamm.reports.learned_curve import known_spec
@@ -143,7 +144,7 @@ def read_training(folder: Path) -> ArmTraining:
         ffn_width=ffn.width if ffn else None,
         per_neuron=ffn is not None and ffn.shapes == "neuron",
         seed=config.seed if config else None,
-        metrics=_read_metrics(metrics) if metrics.exists() else None,
+        metrics=_read_metrics(metrics) if is_present(metrics) else None,
         summary=read_record_if_present(TrainingSummary, folder / "summary.json"),
         timing=read_record_if_present(TimingFile, folder / "log" / "timing.json"),
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from stamm.base.errors import RunError
 from stamm.base.files import read_json
+from stamm.base.receipts import is_present
 from stamm.base.schema import read_record
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.schemas.run import ManifestFile
@@ -15,10 +16,12 @@ _PREPARED = "examples.parquet"
 
 
 def trained_arms(root: Path) -> list[Path]:
-    """Folders of the arms of `root` that have a trained model; `root` itself when it is an arm."""
-    if (root / "arms").is_dir():
-        return sorted(path for path in (root / "arms").iterdir() if (path / _MODEL).is_file())
-    return [root] if (root / _MODEL).is_file() else []
+    """Folders of the arms of `root` that have a trained model; `root` itself when it is an arm.
+
+    Raises   DataError for an arm whose trained model is missing
+    """
+    arms = sorted((root / "arms").iterdir()) if (root / "arms").is_dir() else [root]
+    return [arm for arm in arms if is_present(arm / _MODEL)]
 
 
 def run_of_arm(arm: Path) -> Path:

@@ -20,6 +20,7 @@ from stamm.base.receipts import (
     CONFIG,
     begin_writing,
     end_writing,
+    file_sha256,
     files_below,
     forget,
     receipt_of,
@@ -87,14 +88,19 @@ def write_command_receipt(
     path = root / COMMANDS / f"{name}.json"
     full = Path(os.path.normpath(root.absolute()))
     outputs = {
-        os.path.relpath(file, full): {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
+        os.path.relpath(file, full): {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
         for file in files
     }
     if not outputs:
         return
     for known, facts in (read_json(path)["outputs"] if path.is_file() else {}).items():
         latest = receipt_of(root / known)
-        if known not in outputs and latest is not None and latest.sha256 == facts["sha256"]:
+        if (
+            known not in outputs
+            and (root / known).exists()
+            and latest is not None
+            and latest.sha256 == facts["sha256"]
+        ):
             outputs[known] = facts
     outputs = dict(sorted(outputs.items()))
     receipt = {

@@ -16,6 +16,7 @@ from stamm.base.files import sha256_bytes, sha256_file, sha256_value
 from stamm.base.processor import cpu_capability, cpu_name
 
 SCHEMA = 1
+RATES = "rates.json"  # in log/ of a run: seconds of each part of its sharded steps
 MANIFEST_FIX = "Delete it and repeat the same `stamm run`: finished steps are kept"
 _LIBRARIES = (
     "torch", "numpy", "transformers", "safetensors", "tokenizers", "resiliparse",

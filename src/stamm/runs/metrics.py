@@ -11,6 +11,7 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.base.files import write_bytes
+from stamm.base.receipts import is_present
 from stamm.base.schema import read_objects
 
 
@@ -57,7 +58,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
     Raises   DataError for a line that is not a JSON object.
     """
-    if not path.exists():
+    if not is_present(path):
         return []
     found = []
     for where, line in read_objects(path):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file
+from stamm.base.receipts import is_present
 from stamm.base.schema import read_record_if_present, write_record
 from stamm.runs.schemas.chat_model import ChatModelFile
 
@@ -81,7 +82,7 @@ def check_same_weights(made_from: str | None, where: str, model: Path) -> None:
     Raises   DataError with both hashes when it was not.
     Edge     nothing is checked where one of the two does not name its weights.
     """
-    if made_from is None or not (model / DECODER).is_file():
+    if made_from is None or not is_present(model / DECODER):
         return
     stored = read_json(model / DECODER)
     current = stored.get(WEIGHTS_KEY) if isinstance(stored, dict) else None

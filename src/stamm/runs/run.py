@@ -45,7 +45,7 @@ from stamm.base.receipts import (
 from stamm.base.schema import record, write_record
 from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step, Workspace, after_producers
-from stamm.runs.manifest import MANIFEST_FIX, new_manifest
+from stamm.runs.manifest import MANIFEST_FIX, RATES, new_manifest
 from stamm.runs.schemas.run import ConfigFile, ManifestFile, ReceiptFile
 from stamm.runs.step_pool import StepPool
 
@@ -482,9 +482,10 @@ class Run:
             )
 
     def _files(self, *, complete: bool) -> dict[str, str]:
-        """SHA-256 of config.json and, of a complete run, of every receipt of a step."""
+        """SHA-256 of config.json and, of a complete run, of its rates and every receipt of a step."""
         paths = [self.root / CONFIG]
-        paths += sorted((self.root / STEPS).glob("*.json")) if complete else []
+        if complete:
+            paths += [self.root / "log" / RATES, *sorted((self.root / STEPS).glob("*.json"))]
         return {
             path.relative_to(self.root).as_posix(): sha256_file(path)
             for path in paths
@@ -543,7 +544,7 @@ def _read_receipt(path: Path) -> dict[str, Any] | None:
 
 
 def _facts(file: Path) -> dict[str, Any]:
-    return {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
+    return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
 
 
 def _aside(place: Path, folder: Path) -> Path:

@@ -20,6 +20,7 @@ from stamm.runs.cluster_executors import RANKS, run_on_ray, run_on_slurm
 from stamm.runs.executors import LocalExecutor, RayExecutor
 from stamm.runs.job import Workspace
 from stamm.runs.local_pool import Result, run_on_workers
+from stamm.runs.manifest import RATES
 from stamm.runs.sharded_job import (
     MANIFESTS,
     ShardedJob,
@@ -35,7 +36,6 @@ _SHOWN, _NAMED = 3, 20
 _SEEN_WITHIN_S = 120.0  # network file systems cache the listing of a folder for a minute
 _FIX = "Correct or remove these inputs and run the same command: the other shards are complete"
 _FREE_SPACE = "Free disk space and run the same command: complete shards are kept"
-RATES = "rates.json"
 
 
 def run_shards(job: ShardedJob, workspace: Workspace, title: str) -> list[dict[str, Any]]:

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from stamm.base.errors import ConfigError
+from stamm.engine.config import EngineConfig
 from stamm.engine.distributed import DistributedContext
+from stamm.engine.micro_batches import GradientAccumulator
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.optim.schedules import BatchStage
@@ -73,6 +75,45 @@ def test_no_process_has_more_in_flight_than_it_may(
     (each,) = sizes
     assert max(each) <= (micro or 24) and max(each) - min(each) <= 1
     assert len(each) == (1 if micro is None else -(-24 // ways // micro))
+
+
+class Drawn(Noting):
+    """Random sequences, a fifth of whose tokens have no loss."""
+
+    def batch(self, first: int, count: int) -> TokenBatch:
+        """The same tokens for the same numbers."""
+        batches = []
+        for number in range(first, first + count):
+            drawn = torch.Generator().manual_seed(number)
+            tokens = torch.randint(0, 64, (1, 17), generator=drawn)
+            keep = torch.rand(1, 16, generator=drawn) > 0.2
+            batches.append((tokens[:, :-1], tokens[:, 1:], torch.zeros(1, 16).long(), keep))
+        return TokenBatch(*map(torch.cat, zip(*batches, strict=True)))
+
+
+@pytest.mark.parametrize("micro", [1, 3, 8])
+def test_micro_batches_have_the_gradient_of_the_whole_step_to_1e_14_in_float64(micro: int) -> None:
+    """So a difference between two divisions of a step in float32 is rounding, and no token is lost."""
+    gradients = []
+    for size in (None, micro):
+        decoder = build_decoder(MODEL, seed=1).double()
+        config = PretrainConfig(
+            model=MODEL,
+            context=16,
+            sequences=24,
+            batch=(BatchStage(size=24),),
+            micro_batch=size,
+            z_loss=1e-3,
+            engine=EngineConfig(kernels="torch", attention="dense"),
+        )
+        world = DistributedContext(torch.device("cpu"))
+        batches = NextToken(config, decoder, cast(SequenceSampler, Drawn()), world).micro_batches(1)
+        assert len(batches.each) == (1 if size is None else -(-24 // size))
+        GradientAccumulator(decoder).compute(batches)
+        gradients.append(torch.cat([p.grad.flatten() for p in decoder.parameters()]))  # type: ignore[union-attr]
+    whole, divided = gradients
+    assert whole.dtype == torch.float64
+    assert (whole - divided).norm() < 1e-14 * whole.norm()
 
 
 def test_a_step_that_does_not_divide_is_refused(decoder: Decoder) -> None:
