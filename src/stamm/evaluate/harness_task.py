@@ -17,6 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from stamm.base.clustered_ratio import CONFIDENCE
 from stamm.base.errors import ConfigError, DataError, StammError, visible
 from stamm.base.files import sha256_bytes, sha256_value
@@ -279,10 +281,8 @@ def _task_of(file: Path) -> str:
 def _check_yaml(file: Path, seen: Set[Path] = frozenset()) -> None:
     """Check that no key is given twice in a task's YAML file, nor in those that it includes.
 
-    Raises   ConfigError; the harness would take the last value. What is no YAML it refuses itself
+    Raises   ConfigError; the harness would take the last value. It refuses invalid YAML itself
     """
-    import yaml
-
     try:
         root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
