@@ -252,9 +252,9 @@ def _task_of(file: Path) -> str:
 def _check_yaml(file: Path, seen: Set[Path] = frozenset()) -> None:
     """Check that no key is given twice in a task's YAML file, nor in those that it includes.
 
-    Raises   ConfigError; the harness would take the last value. What is no YAML it refuses itself
+    Raises   ConfigError; the harness would take the last value. Invalid YAML is refused by the harness
     """
-    import yaml
+    import yaml  # type: ignore[import-untyped]
 
     try:
         root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)

@@ -430,7 +430,7 @@ class Run:
         return found
 
     def _records(self, step: Step, outputs: Set[str]) -> dict[str, dict[str, Any]]:
-        """Size and SHA-256 of the files of a step that are no outputs."""
+        """Size and SHA-256 of the other files of a step, which its receipt records."""
         folder = self.root / step.folder
         files = {
             path.relative_to(folder).as_posix(): path
