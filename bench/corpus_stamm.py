@@ -41,8 +41,8 @@ from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.jobs import job
 from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Step
+from stamm.runs.manifest import RATES
 from stamm.runs.run import Run
-from stamm.runs.run_sharded import RATES
 
 
 class Lenient(DocumentFilter):

@@ -62,6 +62,7 @@ DOORS = {
     "wandb": {"runs/trackers.py"},
     "vllm": {"align/sampling/vllm_engine.py"},
     "datasets": {"evaluate/harness_task.py"},
+    "yaml": {"evaluate/harness_task.py"},
     "lm_eval": {"evaluate/harness_model.py", "evaluate/harness_task.py"},
     "model_signing": {"release/signature.py"},
     "huggingface_hub": {"evaluate/harness_task.py", "release/push.py"},

@@ -366,7 +366,7 @@ def _table(folder: Path, fresh: bool) -> _Table:
 
 
 def _stamps(root: Path) -> tuple[tuple[Path, Stamp], ...]:
-    """The files of a folder that name hashes of others, and their stamps."""
+    """The files of a folder that list hashes, and their stamps."""
     paths = [root / SUMS, root / _RELEASE, root / _PARITY, root / MANIFEST]
     for folder in (STEPS, COMMANDS):
         if (root / folder).is_dir():

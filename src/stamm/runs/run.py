@@ -351,7 +351,7 @@ class Run:
             "ended": time.time(),
             "folder": step.folder,
             "outputs": outputs,
-            "records": self._records(step, outputs),
+            "records": self._records(step, outputs.keys()),
         }
         write_record(self._receipt_path(step), ReceiptFile, receipt)
         forget(self.root)
