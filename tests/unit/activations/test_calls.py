@@ -389,10 +389,3 @@ def test_numbers_are_passed_to_a_function_that_has_no_gradient_in_its_parameters
 
     judged = FunctionImplementation("theirs", of_numbers)
     assert not judged.bind(XIPRELU, XIPRELU.initial_values(), torch.float32).leaves
-
-
-def test_a_parameter_that_a_function_does_not_take_is_named_at_other_values() -> None:
-    judged = FunctionImplementation("theirs", lambda x, alpha_p: x * alpha_p)
-    judged.bind(XIPRELU, XIPRELU.initial_values(), torch.float32)
-    with pytest.raises(DataError, match="theirs takes no alpha_n: it cannot be judged at other"):
-        judged.bind(XIPRELU, {**XIPRELU.initial_values(), "alpha_n": 3.0}, torch.float32)

@@ -99,8 +99,8 @@ class FunctionImplementation:
         """Values are passed as 0-d float32 tensors; as numbers to a function that takes no gradient in these."""
         taken = _keywords(self.function)
         names = [p.name for p in spec.trainable if p.name in taken]
-        if len(names) < len(spec.trainable):
-            _only_initial(self.name, spec, values, names)
+        if not names:
+            _only_initial(self.name, spec, values)
         fixed = {p.name: p.initial for p in spec.parameters if not p.trainable and p.name in taken}
         wide = dtype if dtype == torch.float64 else torch.float32
         leaves = {name: torch.tensor(values[name], dtype=wide) for name in names}
@@ -240,14 +240,10 @@ def _bound_module(module: nn.Module, spec: Spec, values: Mapping[str, float]) ->
     return Bound(call, stored, leaves, module=module)
 
 
-def _only_initial(
-    name: str, spec: Spec, values: Mapping[str, float], taken: Collection[str] = ()
-) -> None:
-    initial = spec.initial_values()
-    absent = [p.name for p in spec.trainable if p.name not in taken]
-    if any(values[parameter] != initial[parameter] for parameter in absent):
+def _only_initial(name: str, spec: Spec, values: Mapping[str, float]) -> None:
+    if spec.trainable and dict(values) != spec.initial_values():
         raise DataError(
-            f"{name} takes {'none of the parameters' if not taken else 'no'} {', '.join(absent)}:"
+            f"{name} takes none of the parameters {', '.join(p.name for p in spec.trainable)}:"
             f" it cannot be judged at other values than the initial ones"
         )
 
