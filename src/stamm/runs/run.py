@@ -451,7 +451,7 @@ class Run:
                 found[str(file.relative_to(folder))] = _facts(file)
         return found
 
-    def _records(self, step: Step, outputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    def _records(self, step: Step, outputs: Set[str]) -> dict[str, dict[str, Any]]:
         """Size and SHA-256 of the files that a step wrote beside its outputs."""
         folder = self.root / step.folder
         files = {
