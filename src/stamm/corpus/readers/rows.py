@@ -516,11 +516,6 @@ def _text(values: list[tuple[str, Any]], names: FieldNames, use: FieldUse) -> st
             "no_text", f"no {names.text or 'text'}; fields of the file: {use.columns()}{fix}"
         )
     path, text = values[0]
-    if isinstance(text, bytes):  # a binary column
-        try:
-            text = text.decode()
-        except UnicodeDecodeError as error:
-            raise _BadRowError("invalid_utf8", f"{path}, byte {error.start}") from None
     if not isinstance(text, str):
         raise _BadRowError("no_text", f"{path} is a {_kind(text)}, not a string")
     use.unknown.add(

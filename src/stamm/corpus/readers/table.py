@@ -6,6 +6,7 @@ and a value is converted to a string only after a check of its length.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,7 @@ def _record(
                 size=size,
             )
         try:
-            values[name] = column[row].as_py()
+            values[name] = _as_text(column[row].as_py())
         except (pa.ArrowException, UnicodeDecodeError):
             raise
         except (ArithmeticError, LookupError, ValueError) as error:
@@ -180,6 +181,14 @@ def _record(
                 size=0,
             )
     return record_of(place, values, names, use=use)
+
+
+def _as_text(value: Any) -> Any:
+    """The text of a binary column; another value as it is."""
+    if isinstance(value, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            return value.decode()
+    return value
 
 
 def _sizes(column: pa.Array) -> pa.Array | None:
