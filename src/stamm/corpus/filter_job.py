@@ -94,21 +94,22 @@ def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
     manifests = run_shards(screen_batch(config, workspace), workspace, "screen")
     for line in field_lines(manifest["facts"] for manifest in manifests):
         workspace.progress.log(line)
-    if line := _unread_terms_text(manifest["facts"] for manifest in manifests):
+    facts = (manifest["facts"] for manifest in manifests)
+    if line := _unread_terms_text(facts, config.consent.unread_terms):
         workspace.progress.log(line)
     if line := _lossy_pages_text([manifest["facts"] for manifest in manifests], config):
         workspace.progress.log(line)
 
 
-def _unread_terms_text(facts: Iterable[Mapping[str, Any]]) -> str:
+def _unread_terms_text(facts: Iterable[Mapping[str, Any]], policy: str) -> str:
     """One line for the terminal about terms of use that were not read; "" without any."""
     counts = sum((Counter(shard["unread_terms"]) for shard in facts), Counter())
     if not counts:
         return ""
     shown = ", ".join(f"{kind} ({count:,})" for kind, count in counts.most_common(6))
     return (
-        f"Documents whose site names terms of use that were not read: {shown}; column unread_terms "
-        "of the ledger. corpus.consent.unread_terms=drop leaves them out"
+        f"Documents whose site names terms of use that were not read: {shown}; column unread_terms of the "
+        f"ledger. They are {'dropped' if policy == 'drop' else 'kept'} (corpus.consent.unread_terms)"
     )
 
 

@@ -48,5 +48,6 @@ class ReplayConfig:
             unknown_host="allow",
             unreachable=self.unreachable,
             unparsable=self.unparsable,
+            unread_terms="allow",
             no_url="allow",
         )

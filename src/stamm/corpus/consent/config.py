@@ -27,14 +27,16 @@ class ConsentConfig:
     unparsable    the answer was an HTML page or binary data. RFC 9309, 2.3.1.1, asks to follow the
                   lines that can be parsed; there are none, so it allows
     unread_terms  the site names terms of use that are not read: an RSL licence in another file
-                  (`License:` in robots.txt, Link header, link element), an ai.txt in another format
+                  (`License:` in robots.txt, Link header, link element), an ai.txt in another format.
+                  Apertus: "allow"
     no_url        a document without an address. "auto": the user's own text, which is trusted, where
                   neither robots nor domains are set; else dropped, and a file of which no document
                   has an address is an error
     signals       which opt-outs in headers, pages, tdmrep.json and ai.txt count; None: none
 
-    Presets: as Apertus, unknown_host, unreachable and unparsable are "allow". Strict, all of them,
-    unread_terms and no_url are "drop". The defaults follow RFC 9309 and do not take an unknown host for consent.
+    Presets: as Apertus, unknown_host, unreachable, unparsable and unread_terms are "allow". Strict, all
+    of them and no_url are "drop". The defaults follow RFC 9309 and take neither an unknown host nor terms
+    that nobody read for consent.
     """
 
     robots: tuple[str, ...] = ()
@@ -44,7 +46,7 @@ class ConsentConfig:
     unknown_host: Policy = "drop"
     unreachable: Policy = "drop"
     unparsable: Policy = "allow"
-    unread_terms: Policy = "allow"
+    unread_terms: Policy = "drop"
     no_url: Literal["auto", "allow", "drop"] = "auto"
     signals: SignalsConfig | None = field(default_factory=SignalsConfig)
 

@@ -86,7 +86,7 @@ def fetch(
     if unread["lines"]:
         workspace.progress.log(
             f"{unread['lines']:,} lines in {unread['sites']:,} robots.txt files name terms of use that are not "
-            "read, such as License: set corpus.consent.unread_terms=drop to leave their pages out"
+            "read, such as License: their pages are dropped unless corpus.consent.unread_terms=allow"
         )
     (workspace.folder / ANSWERS).unlink()
 
