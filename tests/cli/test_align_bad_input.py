@@ -86,7 +86,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
         ("sft", [GOOD], ("context=1",), "context = 1 must be at least 2"),
         ("sft", [GOOD], ("arm=absent",), "has no arm 'absent'. Known: "),
         ("sft", [GOOD], ("train.loss=DPO",), "is DPO: use align.dpo"),
-        ("sft", [GOOD], ("train.patience=2",), "patience = 2, and no rows are held out to evaluate on. Set prepare.held_out"),
+        ("sft", [GOOD], ("train.patience=2",), "patience = 2, and no rows are held out to evaluate on. Raise prepare.held_out, such"),
         ("sft", [GOOD], ("prepare.context=64",), "unknown key 'prepare.context' (set on the command line)"),
         ("sft", [GOOD], ("prepare.seed=5",), "no step of this run reads prepare.seed (set by prepare.seed=5)"),
         ("sft", [GOOD], ("prepare.kind=chat",), "no step of this run reads prepare.kind (set by prepare.kind=chat)"),
@@ -180,7 +180,9 @@ def test_prompts_and_rewards_of_the_models_own_answers(refused: Refused, model: 
         ((f"prompts={prompts}", "reward=Length", "rounds=0"), "rounds = 0 must be at least 1"),
         ((f"prompts={prompts}", "reward=ModelReward", f"reward.run={model}"), "holds no reward models: folders wi"),
     ):  # fmt: skip
-        told = refused("run", "align.qrpo", f"run={model}", *SAMPLED, *words)
+        keys = {word.partition("=")[0] for word in words}
+        usual = [word for word in SAMPLED if word.partition("=")[0] not in keys]
+        told = refused("run", "align.qrpo", f"run={model}", *usual, *words)
         assert message in told
         shutil.rmtree(refused.folder / "run", ignore_errors=True)
 

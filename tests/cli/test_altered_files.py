@@ -211,6 +211,8 @@ def test_damage_is_one_line_that_names_the_file(
 ) -> None:
     command = COMMANDS[verb]
     for file in DAMAGED:
+        if damage == "missing" and "/log/" in file:
+            continue  # logs may be deleted
         run = _copy(smoke_run, tmp_path / "run")
         DAMAGE[damage](run / file)
         receipts._tables.clear()

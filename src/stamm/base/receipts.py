@@ -39,6 +39,7 @@ CONFIG, MANIFEST = "config.json", "manifest.json"
 FILES = "files"  # key of the manifest: SHA-256 by name of config.json and the receipts of steps
 _RELEASE, _PARITY = "release.json", "parity.json"
 _CHECKPOINTS, _STATE = "checkpoints", "state.json"
+_MAY_BE_DELETED = {_CHECKPOINTS, "log"}
 _RUN_AGAIN = "Restore it from a copy, or repeat the `stamm run`"
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
 _FRESH_S = 1.0  # for which the receipts of a folder are not looked up again
@@ -217,7 +218,7 @@ def check_present(folder: Path, pattern: str) -> None:
 
     pattern   of their names relative to `folder`, as for `Path.glob`, without **
 
-    Edge      checkpoints may be deleted
+    Edge      checkpoints and logs may be deleted
     Raises    DataError with what is missing and what wrote it
     """
     full = _full(folder)
@@ -226,7 +227,7 @@ def check_present(folder: Path, pattern: str) -> None:
         for name, receipt in _table(root, False).receipts.items():
             path = PurePath(name)
             if not path.is_relative_to(inside) or (
-                receipt.is_record and _CHECKPOINTS in path.parts
+                receipt.is_record and _MAY_BE_DELETED & set(path.parts)
             ):
                 continue
             below = path.relative_to(inside)

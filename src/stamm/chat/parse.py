@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 
 from stamm.base.errors import DataError
-from stamm.base.json_text import parse_json
+from stamm.base.json_text import RepeatedKeyError, parse_json
 from stamm.chat.conversation import (
     NAME,
     AssistantTurn,
@@ -159,7 +159,7 @@ def _read_calls(text: str) -> tuple[ToolCall, ...] | None:
     for value in read[0]:
         try:
             call = parse_json(value)
-        except RecursionError:
+        except (RepeatedKeyError, RecursionError):
             return None
         if not isinstance(call, dict) or len(call) != 1:
             return None

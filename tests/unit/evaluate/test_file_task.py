@@ -232,7 +232,7 @@ def test_answers_that_no_completion_gives_are_rejected(tmp_path: Path) -> None:
     assert found[0] == "'answer' is a decimal number; write it as text, or set match: number"
     assert found[3] == found[4] == "'answer' is a text of a list, not a list"
     assert found[1:3] == found[5:7] == [(), ()]
-    assert "twice" in found[7]
+    assert "two values for the key 'answer'" in found[7]
     (tmp_path / "t.csv").write_text("q,answer,q\na,b,c\n")
     (tmp_path / "t.json").write_text(json.dumps({**asked, "file": "t.csv"}))
     with pytest.raises(DataError, match=r"two columns are called 'q'.*t\.csv, line 1"):

@@ -35,8 +35,8 @@ class ConsentConfig:
     signals       which opt-outs in headers, pages, tdmrep.json and ai.txt count; None: none
 
     Presets: as Apertus, unknown_host, unreachable, unparsable and unread_terms are "allow". Strict, all
-    of them and no_url are "drop". The defaults follow RFC 9309 and take neither an unknown host nor terms
-    that nobody read for consent.
+    of them and no_url are "drop". The defaults follow RFC 9309 and take neither an unknown host nor
+    unread terms for consent.
     """
 
     robots: tuple[str, ...] = ()
