@@ -214,6 +214,8 @@ def scale_beside_x(formula: Expr) -> Expr | None:
     inner += [p.base for p in formula.atoms(sympy.Pow) if p.base.is_Add]
     scales, moving = set(), False
     for part in inner:
+        # A root beside x, as in R + sqrt(a)*x, is itself a part.
+        part = part.replace(lambda p: p.is_Pow and p.base.is_Add, lambda p: sympy.S.Zero)
         if not part.has(X) or part.has(sympy.Function):
             continue
         if not (part.coeff(X, 1) or part.coeff(X, 2)):
@@ -258,7 +260,8 @@ def _spread(
     exact = _Exact(branch.formula, samples, [size / scale for size in sizes])
     shift = shift_beside_x(branch.formula, scale)
     ways = (
-        list(_parts(branch, inner, scale, [cut + shift for cut in way], samples, reach))
+        list(_parts(branch, near, scale, [cut + shift for cut in way], samples, reach))
+        for near in dict.fromkeys((inner, branch.formula))
         for way in ((), *_WAYS)
     )
     places = [1e3, reach]
@@ -460,13 +463,20 @@ def _sign(u: Expr, side: int) -> int:
 
 def _is_power_of_sum(part: Expr) -> bool:
     return bool(
-        part.is_Pow and part.base.is_Add and part.base.has(_SIZE) and part.base.is_polynomial(_SIZE)
+        part.is_Pow and part.base.is_Add and part.base.has(_SIZE)
+        and (part.base.is_polynomial(_SIZE) or part.base.has(sympy.Pow(_SIZE, -2)))
         and not (part.exp.is_Integer and part.exp > 0)
     )  # fmt: skip
 
 
 def _pulled_out(part: Expr) -> Expr:
-    """(1 + a*s**2)**p as s**(2*p) * (a + s**-2)**p: the powers of s combine with those outside."""
-    degree = sympy.degree(part.base, _SIZE)
-    rest = sympy.expand(part.base / _SIZE**degree)
+    """(1 + a*s**2)**p as s**(2*p) * (a + s**-2)**p: the powers of s combine with those outside.
+
+    So do those of a sum with a root from which they were pulled out before.
+    """
+    terms = sympy.Add.make_args(sympy.expand(part.base))
+    degree = max(term.as_powers_dict()[_SIZE] for term in terms)
+    if degree <= 0:
+        return part
+    rest = sympy.Add(*(term / _SIZE**degree for term in terms))
     return _SIZE ** (degree * part.exp) * rest**part.exp
