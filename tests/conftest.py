@@ -64,6 +64,12 @@ def stamm(parent: Parent, tmp_path: Path) -> Stamm:
     return call
 
 
+def given_once(*words: str) -> list[str]:
+    """The words of a command line without settings that a later one gives again, which is refused."""
+    last = {word.partition("=")[0]: word for word in words}
+    return [word for word in words if last[word.partition("=")[0]] is word]
+
+
 @pytest.fixture(scope="session")
 def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete run of the smallest recipe, made once for all workers by the real command line. Read only."""

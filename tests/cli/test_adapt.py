@@ -22,7 +22,9 @@ def test_a_model_is_swapped_trained_on_and_evaluated(
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "adapted/swap/swap.json").read_text())
     assert (found["before"], found["after"]) == ("swiglu", "reglu")
-    assert found["swapped_loss"] < found["initial_loss"]
+    # The fit brings the model back to what it was; a toy may be better by chance without it.
+    fitted, replaced = (abs(found[k] - found["loss"]) for k in ("swapped_loss", "initial_loss"))
+    assert fitted < replaced / 2
     page = (tmp_path / "adapted/report.html").read_text()
     assert "Replaced activation" in page and "swiglu to reglu, fitted on 2,048 tokens" in page
     first = [

@@ -15,7 +15,7 @@ import pytest
 from stamm.models.decoder import build_decoder
 from stamm.models.serialization import checked_config, save_decoder
 from stamm.runs.model_outputs import weights_sha256
-from tests.conftest import Stamm, command, environment
+from tests.conftest import Stamm, command, environment, given_once
 from tests.judge_server import JudgeServer, Script, Scripted, completion, good_judge, serve
 from tests.unit.untrained_run import untrained_run
 
@@ -46,10 +46,10 @@ def write(
 def words(server: JudgeServer | str, *more: str) -> list[str]:
     url = server if isinstance(server, str) else server.url
     connection = [f"judge.connection.{word}" for word in (f"base_url={url}", *FAST)]
-    return [
+    return given_once(
         "run", "align.charter", "answers=answers.jsonl", "charter=charter.md", "judge.model=m",
         *connection, *more,
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

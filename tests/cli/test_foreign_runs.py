@@ -19,7 +19,7 @@ from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.job import train_tokenizer
 from stamm.runs.job import Workspace
-from tests.conftest import Stamm, contents, environment
+from tests.conftest import Stamm, contents, environment, given_once
 from tests.forked import Parent
 from tests.unit.foreign_files import write_foreign
 from tests.unit.small_corpus import build_corpus, pack_corpus
@@ -102,7 +102,7 @@ def finished(place: Path, parent: Parent) -> Path:
 
 
 def _refused(stamm: Stamm, *words: str) -> str:
-    done = stamm("run", "mine.py", *FOREIGN, *words, "--out", "out")
+    done = stamm("run", "mine.py", *given_once(*FOREIGN, *words), "--out", "out")
     assert done.returncode in (1, 2), done.stderr
     assert "Traceback" not in done.stderr
     line = done.stderr.strip().splitlines()[-1]

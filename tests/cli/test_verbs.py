@@ -406,7 +406,9 @@ def test_the_advice_for_a_damaged_manifest_of_an_arm_works(
     manifest.write_text("[]")
     refused = stamm("report", "runs/smoke")
     assert refused.returncode == 1
-    assert "xielu/manifest.json" in refused.stderr
+    assert "xielu/manifest.json" in refused.stderr and "run what wrote it again" in refused.stderr
+    refused = stamm("run", "smoke")
+    assert refused.returncode == 1
     assert "Delete it and repeat the same `stamm run`: finished steps are kept" in refused.stderr
     manifest.unlink()
     assert stamm("run", "smoke").returncode == 0

@@ -39,7 +39,6 @@ CONFIG, MANIFEST = "config.json", "manifest.json"
 FILES = "files"  # key of the manifest: SHA-256 by name of config.json and the receipts of steps
 _RELEASE, _PARITY = "release.json", "parity.json"
 _CHECKPOINTS, _STATE = "checkpoints", "state.json"
-_MAY_BE_DELETED = {_CHECKPOINTS, "log"}
 _RUN_AGAIN = "Restore it from a copy, or repeat the `stamm run`"
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
 _FRESH_S = 1.0  # for which the receipts of a folder are not looked up again
@@ -160,12 +159,14 @@ def _of_checkpoint(full: Path) -> Receipt | None:
 
 
 def _is_unlisted(path: Path) -> Path | None:
-    """The complete run that a file without a receipt is in."""
+    """The complete run that a file without a receipt is in; None in a run inside it that is not complete."""
     full = _full(path)
     for folder in full.parents:
         if _table(folder, False).complete:
             name = full.relative_to(folder).as_posix()
             return None if _is_of_the_run(name) or folder in _resumed else folder
+        if (folder / STEPS).is_dir():  # rounds of a search are runs inside one
+            return None
     return None
 
 
@@ -226,9 +227,7 @@ def check_present(folder: Path, pattern: str) -> None:
         inside = full.relative_to(root)
         for name, receipt in _table(root, False).receipts.items():
             path = PurePath(name)
-            if not path.is_relative_to(inside) or (
-                receipt.is_record and _MAY_BE_DELETED & set(path.parts)
-            ):
+            if not path.is_relative_to(inside) or (receipt.is_record and may_be_deleted(name)):
                 continue
             below = path.relative_to(inside)
             fits = len(below.parts) == pattern.count("/") + 1 and below.match(pattern)
@@ -238,6 +237,11 @@ def check_present(folder: Path, pattern: str) -> None:
                     f"{root / name}, which {receipt.writer} wrote, {what}",
                     fix="Restore it from a copy, or run what wrote it again",
                 )
+
+
+def may_be_deleted(record: str) -> bool:
+    """Whether a run is whole without a file that a step wrote beside its outputs: a log or a checkpoint."""
+    return bool({_CHECKPOINTS, "log"} & set(PurePath(record).parts))
 
 
 def is_covered(path: Path) -> bool:
@@ -430,6 +434,9 @@ def _tied_files(root: Path) -> tuple[Mapping[str, str], bool]:
 def _check_tied(path: Path, sha256: str) -> None:
     """Check that a receipt is the one that the manifest lists."""
     if not path.is_file():
+        release = path.parents[2]  # it contains the receipts of what it contains
+        if (release / SUMS).is_file() and (release / _RELEASE).is_file():
+            return
         what = f"{path} is missing, and {MANIFEST} of its run lists it"
     elif file_sha256(path) != sha256:
         what = f"{path} is not the receipt that {MANIFEST} of its run lists"

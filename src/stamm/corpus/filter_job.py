@@ -88,10 +88,10 @@ def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
              consent is checked by address.
     """
     skipped = skipped_files(config.inputs)
-    write_json(workspace.folder / SKIPPED_FILES, skipped)
     if line := skipped_text(skipped):
         workspace.progress.log(line)
     manifests = run_shards(screen_batch(config, workspace), workspace, "screen")
+    write_json(workspace.folder / SKIPPED_FILES, skipped)
     for line in field_lines(manifest["facts"] for manifest in manifests):
         workspace.progress.log(line)
     facts = (manifest["facts"] for manifest in manifests)

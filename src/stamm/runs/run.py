@@ -39,6 +39,7 @@ from stamm.base.receipts import (
     check_file,
     file_sha256,
     forget,
+    may_be_deleted,
     receipts_below,
     resumed,
 )
@@ -424,7 +425,8 @@ class Run:
         receipt = _read_receipt(self._receipt_path(step))
         if receipt is None or receipt.get("key") != self._key(step, done):
             return None
-        for name, facts in receipt["outputs"].items():
+        needed = {n: f for n, f in receipt.get("records", {}).items() if not may_be_deleted(n)}
+        for name, facts in (receipt["outputs"] | needed).items():
             file = self.root / step.folder / name
             if not file.is_file() or file.stat().st_size != facts["bytes"]:
                 return None

@@ -42,6 +42,7 @@ from tests.unit.chat.imported_folders import CHATML, TODAY, apertus_folder, impo
 CONFIG = ExportConfig(
     target="gguf", parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1
 )
+USUAL = ExportConfig()
 SMALL = DecoderConfig(
     vocab_size=352, d_model=32, num_layers=2, ffn=PlainFFN(width=64), max_context=96, init_std=0.2
 )
@@ -221,7 +222,10 @@ def test_rounded_weights_are_gated_by_bits_per_byte(
         job.run(strict, Workspace(folder=tmp_path / "strict", inputs=inputs))
     without = {name: inputs[name] for name in ("model", "tokenizer")}
     with pytest.raises(ExportError, match="there is no held-out text"):
-        job.run(config, Workspace(folder=tmp_path / "without", inputs=without))
+        no_samples = replace(
+            config, prompt_tokens=USUAL.prompt_tokens, sample_tokens=USUAL.sample_tokens
+        )
+        job.run(no_samples, Workspace(folder=tmp_path / "without", inputs=without))
     assert not list((tmp_path / "strict").iterdir() if (tmp_path / "strict").exists() else [])
 
 

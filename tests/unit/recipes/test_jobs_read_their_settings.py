@@ -44,7 +44,7 @@ UNUSED = {
         "min_references",  # of QRPO
         "seed",
     },
-    "ReportConfig": {"examples", "hosts"},  # there is nothing to list
+    "ReportConfig": {"examples", "hosts", "languages", "smoothing"},  # there is nothing to list or smooth
 }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_alignment_reads_its_settings(
     data.write_text("".join(json.dumps(row) + "\n" for row in rows.get(recipe, pairs())))
     given = [f"data={data}", "prepare.held_out=0.3"]
     if recipe == "sampled":
-        given = [f"prompts={data}", f"test_prompts={data}", "reward=Length", "n=3", "test_n=2"]
+        given = [f"prompts={data}", f"test_prompts={data}", "reward=Length", "n=6", "test_n=2"]
         given += ["sampling.max_new_tokens=6"]
     settings = ["train.batch.0.size=2", "train.engine.threads=1", "train.engine.compile=off"]
     unread = Unread(monkeypatch)
