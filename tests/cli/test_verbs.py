@@ -403,7 +403,7 @@ def test_the_advice_for_a_damaged_manifest_of_an_arm_works(
 ) -> None:
     run = shutil.copytree(smoke_run, tmp_path / "runs" / "smoke")
     manifest = run / "arms" / "xielu" / "manifest.json"
-    manifest.write_text("[]")
+    manifest.write_text("{")
     refused = stamm("report", "runs/smoke")
     assert refused.returncode == 1
     assert "xielu/manifest.json" in refused.stderr and "run what wrote it again" in refused.stderr

@@ -52,8 +52,8 @@ class Step:
     after     names of the steps that must be finished before, beside those that write its inputs
     external  input files outside the run folder, by name
     outputs   files and folders that must exist afterwards, relative to `folder`
-    records   patterns of other files to record, relative to `folder`: timings, states of checkpoints.
-              They may be missing, and no step depends on them
+    records   patterns of other files to record, relative to `folder`, beside those that lie in it:
+              timings, states of checkpoints. No step depends on them
     sharded   the job has a manifest per shard: when an input of the step has changed, its folder
               is kept and only the shards concerned are repeated
     unless    name of an earlier step: where the JSON object in its first output has "stop": true, this

@@ -40,6 +40,7 @@ from stamm.base.receipts import (
     file_sha256,
     forget,
     may_be_deleted,
+    receipt_of,
     receipts_below,
     resumed,
 )
@@ -454,15 +455,21 @@ class Run:
         return found
 
     def _records(self, step: Step, outputs: Set[str]) -> dict[str, dict[str, Any]]:
-        """Size and SHA-256 of the files that a step wrote beside its outputs."""
+        """Size and SHA-256 of the files that a step wrote beside its outputs.
+
+        They are those of its patterns, and in a folder of its own all others that no other step wrote.
+        """
         folder = self.root / step.folder
+        patterns = step.records if folder == self.root else (*step.records, "*")
         files = {
             path.relative_to(folder).as_posix(): path
-            for pattern in step.records
+            for pattern in patterns
             for path in sorted(folder.glob(pattern))
-            if path.is_file()
+            if path.is_file() and not path.name.startswith(".")
         }
-        return {name: _facts(path) for name, path in files.items() if name not in outputs}
+        own = {name: path for name, path in files.items() if name not in outputs}
+        others = {name for name, path in own.items() if _is_of_another(path, step)}
+        return {name: _facts(path) for name, path in own.items() if name not in others}
 
     def _receipt_path(self, step: Step) -> Path:
         return self.root / STEPS / f"{step.name}.json"
@@ -581,6 +588,15 @@ def shown_state(root: Path, recorded: str) -> str:
     A run that is killed leaves "running" behind; its lock goes with the process.
     """
     return "interrupted" if recorded == "running" and not is_locked(root) else recorded
+
+
+def _is_of_another(path: Path, step: Step) -> bool:
+    """Whether another step or a command wrote a file in the folder of a step."""
+    try:
+        receipt = receipt_of(path)
+    except DataError:  # of receipts that this run will write again
+        return False
+    return receipt is not None and receipt.writer != f"step {step.name}"
 
 
 def _is_ours(path: Path) -> bool:

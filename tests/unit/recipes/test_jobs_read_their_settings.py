@@ -14,7 +14,7 @@ import pytest
 
 from stamm.recipes import execute, jobs
 from stamm.runs.job import Workspace
-from tests.unit.align.finetuned import PROMPTS, chats, pairs
+from tests.unit.align.finetuned import chats, pairs
 from tests.unit.config_reads import recorded
 
 pytestmark = pytest.mark.slow
@@ -93,25 +93,21 @@ def test_a_study_reads_its_settings(smoke: tuple[Path, dict[str, set[str]]]) -> 
     assert smoke[1] == {}
 
 
-@pytest.mark.parametrize("recipe", ["sft", "qrpo", "dpo", "kto", "reward", "sampled"])
+@pytest.mark.parametrize("recipe", ["sft", "qrpo", "dpo", "kto", "reward"])
 def test_alignment_reads_its_settings(
     smoke: tuple[Path, dict[str, set[str]]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     recipe: str,
 ) -> None:
-    rows = {"sft": chats(), "sampled": [{"prompt": prompt} for prompt in PROMPTS]}
+    rows = {"sft": chats()}
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows.get(recipe, pairs())))
     given = [f"data={data}", "prepare.held_out=0.3"]
-    if recipe == "sampled":
-        given = [f"prompts={data}", f"test_prompts={data}", "reward=Length", "n=6", "test_n=2"]
-        given += ["sampling.max_new_tokens=6"]
     settings = ["train.batch.0.size=2", "train.engine.threads=1", "train.engine.compile=off"]
     unread = Unread(monkeypatch)
-    name = "dpo" if recipe == "sampled" else recipe
     execute.run(
-        f"align.{name}",
+        f"align.{recipe}",
         f"run={smoke[0]}",
         "arm=xielu",
         *settings,
@@ -131,10 +127,9 @@ def test_adapting_reads_its_settings(
     assert unread.surprising() == {}
 
 
-@pytest.mark.parametrize("recipe", ["compare.evidence_smoke", "audit.smoke"])
-def test_a_comparison_reads_its_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
+def test_a_comparison_of_memorization_reads_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unread = Unread(monkeypatch)
-    execute.run(recipe, "execution.workers=1", out=tmp_path / "run", quiet=True)
+    execute.run("audit.smoke", "execution.workers=1", out=tmp_path / "run", quiet=True)
     assert unread.surprising() == {}
