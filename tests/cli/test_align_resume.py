@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow  # each test needs whole runs
 PROMPTS = [f"What is {n} and {n}?" for n in range(6)]
 SETTINGS = (
     "n=6", "select.candidates=4", "rounds=2", "sampling.max_new_tokens=12", "reward=Length",
-    "reward.smallest=10", "reward.largest=24", "select.take=all", "test_prompts=prompts.jsonl",
+    "reward.smallest=16", "reward.largest=40", "select.take=all", "test_prompts=prompts.jsonl",
     "test_n=2", "train.batch.0.size=2", "train.epochs=2", "train.engine.checkpoint_every=2",
     "train.engine.threads=1", "reference.answers_per_shard=4", "export=none", "audit=none",
 )  # fmt: skip

@@ -85,9 +85,7 @@ def smoke() -> Study:
             model=model,
             sequences=30 * 4,
             batch=(BatchStage(size=4),),
-            schedule=WarmupStableDecay(
-                peak=3e-3, final_share=0.05, warmup_sequences=8, decay_share=0.3
-            ),
+            schedule=WarmupStableDecay(peak=3e-3, warmup_sequences=8, decay_share=0.3),
             engine=EngineConfig(threads=1, compile="off", checkpoint_every=5),
         ),
         evaluate=EvaluateConfig(threads=1),
