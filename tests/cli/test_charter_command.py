@@ -230,12 +230,16 @@ def test_what_a_judge_leaves_unrated_is_counted(stamm: Stamm, tmp_path: Path) ->
         stopped = stamm(*words(server, *more, "judge.connection.max_requests=20"))
         assert "max_requests = 20" in stopped.stderr
         assert len(server.requests) == 20
+    stored = len(lines(tmp_path / RUN / "charter" / "requests.jsonl"))
     with serve(script) as server:
         done = stamm(*words(server, *more, "judge.connection.max_requests=1000"))
         assert done.returncode == 0, done.stderr
     assert "10 answers to 2 prompts rated, 4 unrated" in done.stderr
     summary = json.loads((tmp_path / RUN / "charter" / "summary.json").read_text())
     assert summary["unrated"] == {"refusal": 2, "prose": 2}
+    # Stored replies are not asked for again; refusals are not stored.
+    refused = sum("quality 3" in asked["messages"][1]["content"] for asked in server.requests)
+    assert 0 < stored <= 20 and len(server.requests) == summary["replies"] - stored + refused
     counted = f"Unknown keys in replies of the judge, not used: mood ({summary['replies']})."
     assert done.stderr.count(counted) == 1
     assert summary["unknown_keys"] == {"mood": summary["replies"]}

@@ -37,16 +37,11 @@ def _metrics(files: dict[str, bytes]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in files[f"{ARM}/metrics.jsonl"].splitlines()]
 
 
-def _close(
-    found: dict[str, bytes],
-    expected: dict[str, bytes],
-    tolerance: float,
-    gradient: float | None = None,
-) -> None:
-    """Losses within a tenth of `tolerance`, gradient norms within it, or within `gradient`."""
+def _close(found: dict[str, bytes], expected: dict[str, bytes], tolerance: float) -> None:
+    """Losses within a tenth of `tolerance`, gradient norms within it."""
     one, other = _metrics(found), _metrics(expected)
     assert len(one) == len(other)
-    bounds = {"train/loss_nats": 0.1 * tolerance, "optim/gradient_norm": gradient or tolerance}
+    bounds = {"train/loss_nats": 0.1 * tolerance, "optim/gradient_norm": tolerance}
     for key, bound in bounds.items():
         assert [line[key] for line in one] == pytest.approx(
             [line[key] for line in other], rel=bound
@@ -57,18 +52,11 @@ def _close(
 
 @pytest.mark.parametrize("micro", [1, 4])
 def test_one_at_a_time_is_eight_at_once(starter: Starter, micro: int) -> None:
-    batch = ("batch.0.size=8", "sequences=160")
+    # Where a gradient is itself rounding, AdEMAMix divides it by its own size, and the weight moves by a
+    # part of the learning rate: with eps = 1e-8 norms differ by up to 1.2e-5 here, with 1e-6 by 1.8e-6.
+    batch = ("batch.0.size=8", "sequences=160", "optimizer.eps=1e-6")
     expected = starter.whole(*batch)
-    found = starter.whole(*batch, f"micro_batch={micro}", out="micro")
-    # In float64 the same runs agree within 3.3e-16 in every loss and to the last digit in every norm
-    # (tests/unit/pretrain/test_next_token.py: gradients to 1e-14), so the rest is rounding in float32. Losses agree
-    # within 1.1e-7. AdEMAMix divides by the root of the second moment: where a gradient is itself rounding,
-    # a weight moves by a part of the learning rate, 4.4e-5 in mlp.up_proj before step 8. From there the norm
-    # differs by up to 5.3e-6 in the first 15 steps, and by 1.2e-5 in one of the last five.
-    _close(found, expected, 1e-5, gradient=2e-5 if micro == 1 else None)
-    norms = [[line["optim/gradient_norm"] for line in _metrics(run)] for run in (found, expected)]
-    for steps, bound in ((8, 1e-6), (15, 1e-5)):
-        assert norms[0][:steps] == pytest.approx(norms[1][:steps], rel=bound)
+    _close(starter.whole(*batch, f"micro_batch={micro}", out="micro"), expected, 5e-6)
 
 
 def test_compiled_is_eager(starter: Starter) -> None:
