@@ -146,7 +146,7 @@ def test_an_ai_txt_in_another_format_is_told() -> None:
     assert not AiTxtFile(" \n").unread
 
 
-@pytest.mark.parametrize("policy", ["allow", "drop"])
+@pytest.mark.parametrize("policy", ["allow", "drop", ""])
 def test_unread_terms_are_in_the_ledger_and_counted_and_may_drop(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,8 +168,9 @@ def test_unread_terms_are_in_the_ledger_and_counted_and_may_drop(
          "text": "Training: no"}
     )  # fmt: skip
     robots.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    consent = ConsentConfig(robots=(str(robots),), unread_terms=policy)  # type: ignore[arg-type]
-    if policy == "drop":
+    stated = {"unread_terms": policy} if policy else {}
+    consent = ConsentConfig(robots=(str(robots),), **stated)  # type: ignore[arg-type]
+    if policy != "allow":
         archive.write_bytes(
             archive.read_bytes() + warc_response("https://b.example/4", page("The fourth text."))
         )
@@ -184,7 +185,7 @@ def test_unread_terms_are_in_the_ledger_and_counted_and_may_drop(
         "c": "ai.txt in an unknown format",
     }
     dropped = {row["reason"] for row in by_host.values()}
-    assert dropped == ({"unread_terms"} if policy == "drop" else {""})
+    assert dropped == ({""} if policy == "allow" else {"unread_terms"})  # dropped by default
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["unread_terms"] == {"documents": 3, "hosts": 3}
     assert [line.partition(";")[0] for line in told if "terms of use" in line] == [
