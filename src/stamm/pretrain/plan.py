@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from stamm.models.flops import (
     training_flops,
 )
 from stamm.models.self_guide import expected_guide_uses, guided_steps
+from stamm.optim.schedules import BatchPlan, step_rate
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan_warnings import PlanContext, notes, warnings
 
@@ -325,7 +327,16 @@ def _points(total: int) -> list[int]:
 
 
 def _rates(config: PretrainConfig, total: int) -> list[dict[str, float]]:
-    return [{"sequence": s, "rate": config.schedule.rate(s, total)} for s in _points(total)]
+    """Learning rate of the step that trains on each point."""
+    steps = BatchPlan(config.batch, total)
+    numbers = range(steps.num_steps)
+    rates = []
+    for point in _points(total):
+        number = bisect.bisect_left(numbers, point, key=lambda step: steps.step(step).first) - 1
+        span = steps.step(max(number, 0))
+        rate = step_rate(config.schedule, span.first, span.size, total)
+        rates.append({"sequence": point, "rate": rate})
+    return rates
 
 
 def _sizes(config: PretrainConfig, total: int) -> list[dict[str, int]]:

@@ -16,7 +16,7 @@ from stamm.models.config import LowRank, PlainFFN, SelfGuide, Structured
 from stamm.models.flops import guide_flops, training_flops
 from stamm.models.guide_draws import guide_uses
 from stamm.optim.config import AdamW, AdEMAMix, GroupRule, Muon
-from stamm.optim.schedules import BatchStage, WarmupStableDecay
+from stamm.optim.schedules import BatchPlan, BatchStage, WarmupStableDecay, step_rate
 from stamm.pretrain.config import InitialWeights, PretrainConfig
 from stamm.pretrain.plan import Throughput, plan, setting_of
 from stamm.pretrain.plan_warnings import collapse
@@ -128,6 +128,23 @@ def test_warm_ups_that_began_in_another_run_are_not_held_against_this_one() -> N
         )  # type: ignore[arg-type]
         found = [line for line in _said(replace(longer, begin=begin)) if "warmup_steps" in line]
         assert len(found) == count
+
+
+@pytest.mark.parametrize("final_share", [0.0, 0.1])
+def test_the_curve_has_the_rates_of_the_steps(final_share: float) -> None:
+    schedule = _schedule(peak=2.0, decay_share=0.3, law="linear", final_share=final_share)
+    batch = (BatchStage(size=16), BatchStage(start=8_000, size=32))
+    config = replace(RUN, schedule=schedule, batch=batch, sequences=16_000)
+    curve = plan(config, None)["learning_rate"]
+    steps = BatchPlan(batch, 16_000)
+    taken = {
+        span.first + span.size: step_rate(schedule, span.first, span.size, 16_000)
+        for span in map(steps.step, range(steps.num_steps))
+    }
+    for point in curve:
+        end = min(end for end in taken if end >= point["sequence"])
+        assert point["rate"] == taken[end]
+    assert curve[-1]["rate"] > 0  # no step has a rate of 0
 
 
 def test_many_passes_over_a_corpus_are_warned_of() -> None:
