@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from stamm.models.flops import (
     training_flops,
 )
 from stamm.models.self_guide import expected_guide_uses, guided_steps
-from stamm.optim.schedules import BatchPlan, step_rate
+from stamm.optim.schedules import step_rate
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan_warnings import PlanContext, notes, warnings
 
@@ -256,16 +255,7 @@ def _saved(config: PretrainConfig, steps: int, total: int) -> tuple[int, int]:
 
 def _flat_steps(config: PretrainConfig, total: int, steps: int) -> int:
     """Number of steps that end before the learning rate decays."""
-    plan, start = config.batches(total), config.schedule.decay_start(total)
-    low, high = 0, steps  # not by bisect, which counts to 2^63
-    while low < high:
-        middle = (low + high) // 2
-        span = plan.step(middle)
-        if span.first + span.size <= start:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return min(config.batches(config.schedule.decay_start(total)).num_steps, steps)
 
 
 def _moved(config: PretrainConfig, total: int, steps: int, setting: Setting) -> int:
@@ -328,12 +318,11 @@ def _points(total: int) -> list[int]:
 
 def _rates(config: PretrainConfig, total: int) -> list[dict[str, float]]:
     """Learning rate of the step that trains on each point."""
-    steps = BatchPlan(config.batch, total)
-    numbers = range(steps.num_steps)
+    steps = config.batches(total)
     rates = []
     for point in _points(total):
-        number = bisect.bisect_left(numbers, point, key=lambda step: steps.step(step).first) - 1
-        span = steps.step(max(number, 0))
+        ended = config.batches(max(point - 1, 0)).num_steps  # steps that end before the point
+        span = steps.step(max(min(ended, steps.num_steps - 1), 0))
         rate = step_rate(config.schedule, span.first, span.size, total)
         rates.append({"sequence": point, "rate": rate})
     return rates
