@@ -95,8 +95,8 @@ def corpus_sentences(corpus: Corpus) -> tuple[str, ...]:
         f"{corpus.summary.n_kept:,} of {counted(corpus.summary.n_in, 'document')} stayed "
         f"({bytes_text(corpus.summary.bytes_kept)} of text), {corpus.documents_dropped:,} were left out."
     )
-    ignored = _ignored(corpus.summary.absolute_rules)
     summary = corpus.summary
+    ignored = (*_ignored(summary.absolute_rules), *_unread(summary.unread_terms))
     if summary.withdrawn_by_reason is None or corpus.withdrawn_ranges is None:
         return (stayed, *ignored)
     before = sum(one.documents for one in summary.withdrawn_by_language.values())
@@ -132,6 +132,17 @@ def _ignored(rules: AbsoluteRules) -> tuple[str, ...]:
         f"({counted(rules.documents, 'document')}) has "
         "rules written as absolute URLs of the same site. No parser follows them; the ledger names "
         "the first.",
+    )
+
+
+def _unread(terms: AbsoluteRules) -> tuple[str, ...]:
+    """A sentence about terms of use that a site names and that were not read; () without any."""
+    if not terms.documents:
+        return ()
+    return (
+        f"{counted(terms.hosts, 'website')} ({counted(terms.documents, 'document')}) name terms of use "
+        "that were not read, such as a licence in a file of their own; the ledger has them in its column "
+        "unread_terms.",
     )
 
 

@@ -46,6 +46,19 @@ def test_documents_under_rules_written_as_absolute_urls_are_counted(tmp_path: Pa
     ) in corpus_sentences(corpus)
 
 
+def test_a_page_counts_the_documents_whose_terms_of_use_were_not_read(tmp_path: Path) -> None:
+    named = "License: https://x.org/rsl.xml"
+    rows = [
+        *[kept(host="x.org", unread_terms=named)] * 2,
+        dropped("unread_terms", host="y.org", unread_terms=named),
+        kept(host="z.org"),
+    ]
+    corpus = read_corpus(write_corpus(tmp_path / "corpus", rows))
+    assert corpus is not None
+    (_, said) = corpus_sentences(corpus)
+    assert said.startswith("2 websites (3 documents) name terms of use that were not read")
+
+
 def test_documents_without_a_host_are_not_those_of_a_host_called_none(tmp_path: Path) -> None:
     rows = [
         *[kept(host="none", source="(unnamed)", robots_read="2024-01-01")] * 3,
