@@ -34,25 +34,23 @@ def peak_flops(config: EngineConfig, device: torch.device) -> float:
         name = device_name(device)
         known = [key for key in PEAK_FLOPS if key in name.replace(" ", "")]
         return PEAK_FLOPS[max(known, key=len)] if known else 0.0
+    dtype = torch.float32 if config.precision == "float32" else torch.bfloat16
+    return torch.get_num_threads() * core_flops(dtype)
+
+
+def core_flops(dtype: torch.dtype) -> float:
+    """FLOP/s of products on one core: of the fastest of at least 32 products, and of those of 0.1 s."""
+    a = torch.ones(_WIDTH, _WIDTH, dtype=dtype)
+    product = torch.empty_like(a)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        seconds = _fastest_product(
-            torch.float32 if config.precision == "float32" else torch.bfloat16
-        )
+        fastest, first, rounds = float("inf"), time.perf_counter(), 0
+        while rounds < _ROUNDS or time.perf_counter() - first < _SECONDS:
+            began = time.perf_counter()
+            torch.mm(a, a, out=product)
+            fastest = min(fastest, time.perf_counter() - began)
+            rounds += 1
     finally:
         torch.set_num_threads(threads)
-    return threads * 2.0 * _WIDTH**3 / seconds
-
-
-def _fastest_product(dtype: torch.dtype) -> float:
-    """Seconds of the fastest of at least 32 products, and of those of 0.1 s."""
-    a = torch.ones(_WIDTH, _WIDTH, dtype=dtype)
-    product = torch.empty_like(a)
-    fastest, first, rounds = float("inf"), time.perf_counter(), 0
-    while rounds < _ROUNDS or time.perf_counter() - first < _SECONDS:
-        began = time.perf_counter()
-        torch.mm(a, a, out=product)
-        fastest = min(fastest, time.perf_counter() - began)
-        rounds += 1
-    return fastest
+    return 2.0 * _WIDTH**3 / fastest
