@@ -353,6 +353,9 @@ def _dispatch(argv: list[str]) -> int:
     verb = verbs[argv[0]]
     with interrupt_delayed():
         module = importlib.import_module(verb.module)
+    from stamm.base.config import home_expanded
+
+    words = [home_expanded(word) for word in argv[1:]]
     own = argparse.ArgumentParser(
         prog=f"stamm {verb.name}",
         description=verb.summary[0].upper() + verb.summary[1:] + ".",
@@ -360,8 +363,8 @@ def _dispatch(argv: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.arguments(own, verb.name)
-    _check_options(own, argv[1:])
-    code: int = module.run(own.parse_intermixed_args(argv[1:]), verb.name)
+    _check_options(own, words)
+    code: int = module.run(own.parse_intermixed_args(words), verb.name)
     return code
 
 
