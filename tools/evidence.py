@@ -155,7 +155,7 @@ def plot(folder: Path = FOLDER) -> str:
         parts.append(f'<text x="24" y="{y + 2}">{html.escape(row.label)}</text>')
         parts.append(f'<path class="{side}" d="M{x(row.low)} {y - 2}H{x(row.high)}"/>')
         parts.append(f'<circle class="{side}" cx="{x(row.mean)}" cy="{y - 2}" r="4"/>')
-        parts.append(f'<text x="664" y="{y + 2}">{row.text()}</text>')
+        parts.append(f'<text x="656" y="{y + 2}">{row.text()}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 {bottom + 48}" role="img">\n'
         "<title>Differences in held-out loss, in bits per byte, with their 95 % intervals</title>\n"
