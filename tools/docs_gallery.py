@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stamm.activations import catalog
-from stamm.activations.spec import Spec
+from stamm.activations.spec import Gated, Spec
 from stamm.base.files import write_text
 from stamm.cli.activation_show import facts_of
 from stamm.reports.activation_curves import sampled
@@ -21,6 +21,36 @@ from stamm.reports.activation_page import activation_page
 WIDTH, HEIGHT = 160, 110  # of a thumbnail, in pixels
 REACH = 4.0  # thumbnails and comparisons show -REACH to REACH in x and y
 KEPT = 3  # every third point of a curve is drawn
+
+# The way back: pages of `stamm show --page` stand alone, those of the gallery have it.
+_TOP = '<header class="top">'
+_BACK = (
+    '<p class="back" style="margin:.8rem 1.5rem 0"><a href="../gallery.html">← Gallery</a></p>\n'
+)
+_FILTER = """<p class="gallery-filter">
+<label>Filter: <input type="search" id="gallery-name" placeholder="name or title"></label>
+<label><input type="radio" name="gallery-kind" value="" checked> all</label>
+<label><input type="radio" name="gallery-kind" value="plain"> plain</label>
+<label><input type="radio" name="gallery-kind" value="gated"> gated units</label>
+<output id="gallery-count"></output></p>
+"""
+_SCRIPT = """<script>
+(() => {
+  const cards = [...document.querySelectorAll(".gallery .card")];
+  const name = document.getElementById("gallery-name"), count = document.getElementById("gallery-count");
+  function filter() {
+    const word = name.value.trim().toLowerCase();
+    const kind = document.querySelector("[name=gallery-kind]:checked").value;
+    for (const card of cards)
+      card.hidden = !(card.title + " " + card.textContent).toLowerCase().includes(word)
+        || (kind !== "" && card.dataset.kind !== kind);
+    count.textContent = cards.filter(card => !card.hidden).length + " of " + cards.length;
+  }
+  document.querySelector(".gallery-filter").addEventListener("input", filter);
+  filter();
+})();
+</script>
+"""
 
 Points = list[tuple[float, float] | None]
 
@@ -40,7 +70,7 @@ def write_gallery(names: Sequence[str], pages: Path) -> str:
             certificate=facts.get("certificate"),
             command=f"stamm show {name} --page {name}.html",
         )
-        write_text(pages / f"{name}.html", page)
+        write_text(pages / f"{name}.html", page.replace(_TOP, f"{_BACK}{_TOP}", 1))
         function, gradient = _curves(spec)
         curves[name] = {"function": _clipped(function), "gradient": _clipped(gradient)}
         cards.append(_card(spec, f"{pages.name}/{name}.html", function, gradient))
@@ -51,9 +81,9 @@ def write_gallery(names: Sequence[str], pages: Path) -> str:
     return (
         f"# Gallery\n\n{len(names)} activations, each with formulas, plots, certificate and origin. "
         "Dark lines are the functions, light lines their gradients, at the initial parameters, from "
-        f"-{REACH:g} to {REACH:g}.\n\n"
+        f"-{REACH:g} to {REACH:g}. Gated units, act(gate) * up, are marked; their curve is that of the gate.\n\n"
         f'<p><a href="{pages.name}/compare.html">Compare activations in one plot</a></p>\n\n'
-        f'<div class="gallery">\n{grid}\n</div>\n'
+        f'{_FILTER}\n<div class="gallery">\n{grid}\n</div>\n\n{_SCRIPT}'
     )
 
 
@@ -80,9 +110,11 @@ def _clipped(points: Points) -> list[list[float] | None]:
 def _card(spec: Spec, link: str, function: Points, gradient: Points) -> str:
     title = html.escape(spec.title)
     lines = _line(gradient, "gradient") + _line(function, "function")
+    gated = isinstance(spec.arity, Gated)
+    mark = '<span class="gated">gated</span>' if gated else ""
     return (
-        f'<a class="card" href="{link}" title="{title}"><svg viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'role="img" aria-label="{title}">{_axes()}{lines}</svg><span>{spec.name}</span></a>'
+        f'<a class="card" href="{link}" title="{title}" data-kind="{"gated" if gated else "plain"}"><svg viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'role="img" aria-label="{title}">{_axes()}{lines}</svg><span>{spec.name}</span>{mark}</a>'
     )
 
 

@@ -1,4 +1,4 @@
-"""Write docs/evidence.md from docs/evidence/claims.json and the committed results that it names.
+"""Write docs/evidence.md and docs/images/evidence.svg from docs/evidence/claims.json and the committed results that it names.
 
     python -m tools.evidence
     python -m tools.evidence memorization RUN [RUN ...] > docs/evidence/memorization.json
@@ -17,10 +17,12 @@ search.json that `stamm search` wrote. A claim with `why` cannot be tried. Every
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,29 +35,137 @@ from stamm.reports.sequential import shares_of
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "evidence.md", ROOT / "docs" / "evidence"
+PLOT = ROOT / "docs" / "images" / "evidence.svg"
+_PLOT_STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#222}.claim{font-weight:600}.head{fill:#f0f2f5}"
+    ".tick{text-anchor:middle;fill:#555}path,circle{stroke-width:2;fill:none}.grid{stroke:#e3e6ea;stroke-width:1}"
+    ".zero{stroke:#555;stroke-width:1}.lower{stroke:#0a6e8a;fill:#0a6e8a}.higher{stroke:#b3470f;fill:#b3470f}"
+    ".open{stroke:#777}circle.open{fill:#fff}text.lower,text.higher{stroke:none}"
+)
 HEAD = """# Evidence
 
-The claims of the papers behind stamm, and what was measured here. Differences are in bits per byte of held-out text with 95 %
-intervals over seeds, corrected for arms and looks (see [comparisons.md](comparisons.md)); slopes over depth are of
-[observe.md](observe.md). Rows by length, tokens to the same loss and slopes have plain 95 % intervals, without that correction. The verdict is *shown*, *not shown* with the
-differences that are excluded, or *contradicted*; of pairs of arms, which loss is *lower* or *higher*. `python -m tools.evidence` writes this page from `evidence/claims.json`.
+The claims of the papers behind stamm, and what was measured here.
+
+![Differences in held-out loss with their 95 % intervals, one line each.](images/evidence.svg)
+
+The plot has the differences in bits per byte of held-out text, of the arm that is named first from the other: left of 0 it
+has the lower loss. Intervals are 95 % over seeds, corrected for arms and looks ([comparisons.md](comparisons.md)).
+`python -m tools.evidence` writes this page and the plot from the committed results in `evidence/`.
 
 **Orders of activations (rows a, c, g, h) hold at these recipes' initialisation and learning rates only.** At 0.6 tokens a parameter the
-arms differ mostly in how fast the output of the feed-forward block can grow, and not in the shape of the function: in exploratory runs
-(one or two seeds, not registered) a constant factor of 4 on that output at the start, at the rate 2e-3, made SwiGLU, the worst arm of
-row a, equal to ReLU² or better, and one learned scale with a fast rate moved ReLU² by 0.06 to 0.11 bits per byte, several times the
-differences between the functions. Which part is shape and which is scale is an open question
-([log](log/2026-11-26-scale-of-the-block.md)).
+arms differ mostly in how fast the output of the feed-forward block can grow: in exploratory runs (one or two seeds, not registered) a
+constant factor of 4 on that output at the start, at the rate 2e-3, made SwiGLU, the worst arm of row a, equal to ReLU² or better, and one
+learned scale with a fast rate moved ReLU² by 0.06 to 0.11 bits per byte, several times the differences between the functions. Which part
+is shape and which is scale is an open question ([log](log/2026-11-26-scale-of-the-block.md)).
 
-| | claim | published | measured | verdict | command |
-|---|---|---|---|---|---|
+## Claims
+
+| | claim | verdict |
+|---|---|---|
+"""
+DETAILS = """
+The verdict is *shown*, *not shown* with the differences that are excluded, or *contradicted*; of pairs of arms, which loss is *lower* or
+*higher*.
+
+## Measurements
+
+Trends by length, tokens to the same loss and slopes over depth ([observe.md](observe.md)) have plain 95 % intervals, without the correction
+for arms and looks.
 """
 
 
 def page(folder: Path = FOLDER) -> str:
     """The page as Markdown."""
     claims = _read(folder / "claims.json")
-    return HEAD + "".join(_row(claim, folder) for claim in claims)
+    results = [(claim, *measured(claim, folder)) for claim in claims]
+    rows = [f"| {claim['key']} | {claim['claim']} | {verdict} |\n" for claim, _, verdict in results]
+    return HEAD + "".join(rows) + DETAILS + "".join(_detail(*result) for result in results)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A difference in bits per byte with its interval: a line of the plot."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+
+    def text(self) -> str:
+        """ "+0.0162 (+0.0130 to +0.0194)"."""
+        return f"{self.mean:+.4f} ({self.low:+.4f} to {self.high:+.4f})"
+
+
+def estimates(claim: Mapping[str, Any], folder: Path) -> list[Estimate]:
+    """The differences in held-out loss that a claim is about; none of a trend, a slope or memorization."""
+    if not claim.get("result") or claim.keys() & {"why", "measure", "repeats"}:
+        return []
+    found = _read(folder / claim["result"])
+    if "search" in claim:
+        return [
+            Estimate(
+                f"{found['finalist']} against {found['baseline']}, {one['name'].replace('_', ' ')}",
+                one["difference"],
+                one["low"],
+                one["high"],
+            )
+            for one in found["confirmations"]
+        ]
+    if "pairs" in claim:
+        return [estimate for estimate, _ in _differences(claim, found)]
+    line = next(line for line in found["lines"] if line["name"] == claim["arm"])
+    if line.get("diverged") or not line["difference"]:
+        return []
+    ends = line["difference"]["interval"]
+    return [
+        Estimate(
+            f"{claim['arm']} against {found['baseline']}", ends["mean"], ends["low"], ends["high"]
+        )
+    ]
+
+
+def plot(folder: Path = FOLDER) -> str:
+    """The forest plot of all differences in held-out loss, as SVG."""
+    rows: list[Estimate | str] = []
+    for claim in _read(folder / "claims.json"):
+        if lines := estimates(claim, folder):
+            rows += [f"{claim['key']}  {claim['claim']}", *lines]
+    numbers = [end for row in rows if isinstance(row, Estimate) for end in (row.low, row.high)]
+    low, high = math.floor(min(numbers) * 20) / 20, math.ceil(max(numbers) * 20) / 20
+    bottom = 30 + 20 * len(rows)
+
+    def x(value: float) -> float:
+        return round(270 + (value - low) / (high - low) * 380, 1)
+
+    parts = []
+    for i in range(round((high - low) * 20) + 1):
+        tick = low + i / 20
+        parts.append(
+            f'<path class="{"zero" if abs(tick) < 1e-9 else "grid"}" d="M{x(tick)} 24V{bottom}"/>'
+        )
+        parts.append(f'<text class="tick" x="{x(tick)}" y="{bottom + 16}">{tick:+.2f}</text>')
+    for number, row in enumerate(rows):
+        y = 40 + 20 * number
+        if isinstance(row, str):
+            shown = row if len(row) <= 118 else f"{row[:117].rsplit(' ', 1)[0]} …"
+            parts.append(f'<rect x="8" y="{y - 11}" width="844" height="17" class="head"/>')
+            parts.append(f'<text class="claim" x="14" y="{y + 2}">{html.escape(shown)}</text>')
+            continue
+        side = "lower" if row.high < 0 else "higher" if row.low > 0 else "open"
+        parts.append(f'<text x="24" y="{y + 2}">{html.escape(row.label)}</text>')
+        parts.append(f'<path class="{side}" d="M{x(row.low)} {y - 2}H{x(row.high)}"/>')
+        parts.append(f'<circle class="{side}" cx="{x(row.mean)}" cy="{y - 2}" r="4"/>')
+        parts.append(f'<text x="656" y="{y + 2}">{row.text()}</text>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 {bottom + 48}" role="img">\n'
+        "<title>Differences in held-out loss, in bits per byte, with their 95 % intervals</title>\n"
+        f"<style>{_PLOT_STYLE}</style>\n"
+        f'<rect width="860" height="{bottom + 48}" fill="#fff"/>\n'
+        '<text class="lower" x="270" y="16">← lower loss</text>'
+        '<text class="higher" x="650" y="16" text-anchor="end">higher loss →</text>\n'
+        + "\n".join(parts)
+        + f'\n<text class="tick" x="460" y="{bottom + 36}">difference, bits per byte; hollow: the interval has 0 in it</text>\n</svg>\n'
+    )
 
 
 def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
@@ -93,15 +203,29 @@ def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
 
 def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
     """Every pair of arms, paired by seed, at the level of the look that ended the comparison."""
-    bits = {
-        name: {int(seed): value for seed, value in one["bits_per_byte"].items()}
-        for name, one in found["by_seed"].items()
-    }
     lines = {line["name"]: line for line in found["lines"]}
-    looks, level = tuple(claim["looks"]), 1 - (1 - found["confidence"]) / len(claim["pairs"])
     said, verdicts = [], []
     if gone := _diverged([lines[name] for pair in claim["pairs"] for name in pair]):
         return "", gone
+    for (arm, rival), (estimate, shown) in zip(
+        claim["pairs"], _differences(claim, found), strict=True
+    ):
+        tokens = _tokens(lines[arm]) if rival == found["baseline"] else ""
+        share = _share(lines[arm], lines[rival])
+        said.append(f"{arm}{share} {estimate.text()} against {rival}{tokens}")
+        side = "lower" if estimate.mean < 0 else "higher"
+        verdicts.append(f"{arm} {side if shown else 'not shown to differ'}")
+    base, seeds = lines[found["baseline"]], _seeds_of_pair(claim, found)
+    size = f"{count_text(base['parameters'])} parameters, {count_text(base['tokens'])} tokens, {seeds} seeds"
+    end = " (exploratory)" if found["exploratory"] else ""
+    return f"{'; '.join(said)}; {size}", f"{', '.join(verdicts)}{end}"
+
+
+def _differences(claim: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[Estimate, bool]]:
+    """The difference of each pair of arms, and whether it is shown."""
+    bits = _bits_by_seed(found)
+    looks, level = tuple(claim["looks"]), 1 - (1 - found["confidence"]) / len(claim["pairs"])
+    estimated = []
     for arm, rival in claim["pairs"]:
         both = {name: bits[name] for name in (rival, arm)}
         seeds = len(both[arm].keys() & both[rival].keys())
@@ -109,16 +233,23 @@ def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
         ends = one.interval
         if ends.low is None or ends.high is None:
             raise ValueError(f"{arm} against {rival} has no interval")
-        tokens = _tokens(lines[arm]) if rival == found["baseline"] else ""
-        said.append(
-            f"{arm}{_share(lines[arm], lines[rival])} {ends.mean:+.4f} ({ends.low:+.4f} to {ends.high:+.4f}) against {rival}{tokens}"
-        )
-        side = "lower" if ends.mean < 0 else "higher"
-        verdicts.append(f"{arm} {side if one.shown else 'not shown to differ'}")
-    base = lines[found["baseline"]]
-    size = f"{count_text(base['parameters'])} parameters, {count_text(base['tokens'])} tokens, {seeds} seeds"
-    end = " (exploratory)" if found["exploratory"] else ""
-    return f"{'; '.join(said)}; {size}", f"{', '.join(verdicts)}{end}"
+        label = f"{arm} against {rival}"
+        estimated.append((Estimate(label, ends.mean, ends.low, ends.high), one.shown))
+    return estimated
+
+
+def _bits_by_seed(found: Mapping[str, Any]) -> dict[str, dict[int, float]]:
+    return {
+        name: {int(seed): value for seed, value in one["bits_per_byte"].items()}
+        for name, one in found["by_seed"].items()
+    }
+
+
+def _seeds_of_pair(claim: Mapping[str, Any], found: Mapping[str, Any]) -> int:
+    """Seeds of the last pair."""
+    bits = _bits_by_seed(found)
+    arm, rival = claim["pairs"][-1]
+    return len(bits[arm].keys() & bits[rival].keys())
 
 
 def _share(line: Mapping[str, Any], rival: Mapping[str, Any]) -> str:
@@ -273,12 +404,15 @@ def _slope(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
     return said, "not shown"
 
 
-def _row(claim: Mapping[str, Any], folder: Path) -> str:
-    said, verdict = measured(claim, folder)
+def _detail(claim: Mapping[str, Any], said: str, verdict: str) -> str:
+    """Heading, numbers and command of a claim."""
     published = ": ".join(part for part in (claim["source"], claim["published"]) if part)
-    command = f"`{claim['command']}`" if claim["command"] else ""
-    cells = (claim["key"], claim["claim"], published, said, verdict, command)
-    return f"| {' | '.join(cells)} |\n"
+    lines = [f"- published: {published}\n"] if published else []
+    lines += [f"- measured: {part}\n" for part in said.split("; ") if part]
+    command = f"\n```\n{claim['command']}\n```\n" if claim["command"] else ""
+    return (
+        f"\n### {claim['key']}: {claim['claim']}\n\n{''.join(lines)}- verdict: {verdict}\n{command}"
+    )
 
 
 if __name__ == "__main__":
@@ -286,3 +420,4 @@ if __name__ == "__main__":
         print(json.dumps(collected([Path(word) for word in sys.argv[2:]]), indent=1))
     else:
         write_text(PAGE, page())
+        write_text(PLOT, plot())

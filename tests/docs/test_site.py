@@ -69,3 +69,13 @@ def test_the_gallery_escapes_titles_and_draws_gaps(tmp_path: Path) -> None:
     assert '"relu":{"function":[' in compare
     assert "null" in compare  # the gap at the knot
     assert "{CURVES}" not in compare
+
+
+def test_the_gallery_has_a_filter_a_way_back_and_marks_of_gated_units(tmp_path: Path) -> None:
+    markdown = write_gallery(["relu", "swiglu"], tmp_path)
+    assert markdown.count('data-kind="gated"') == markdown.count('class="gated"') == 1
+    assert markdown.count('data-kind="plain"') == 1
+    assert 'id="gallery-name"' in markdown and "</script>" in markdown
+    for name in ("relu", "swiglu"):
+        page = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
+        assert page.count('<a href="../gallery.html">') == 1

@@ -23,7 +23,8 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from stamm.base.errors import ConfigError
@@ -33,6 +34,7 @@ C = TypeVar("C")
 KIND = "kind"
 _STORED: contextvars.ContextVar[bool] = contextvars.ContextVar("stored", default=False)
 _CLOSE = 0.65  # share of letters that a misspelt name has in common with the meant one
+_HOME = re.compile(r"(?:^|(?<=[=,\[\"']))~(?=/|$)")
 _LISTED = 40  # names in one message
 
 
@@ -48,6 +50,28 @@ def validate(config: object, *checks: tuple[str, bool, str]) -> None:
     ]
     if problems:
         raise ConfigError("; ".join(problems))
+
+
+def raise_together(problems: Sequence[ConfigError]) -> None:
+    """Raise one ConfigError that lists all `problems`, each with its place and fix; nothing without any."""
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        listed = [
+            f"({number}) {error.line().rstrip('.')}" for number, error in enumerate(problems, 1)
+        ]
+        raise ConfigError(f"{len(problems)} problems: {'; '.join(listed)}")
+
+
+def check_all(*checks: Callable[[], object]) -> None:
+    """Call every check; raise one ConfigError with the problems of all of them."""
+    problems = []
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            problems.append(error)
+    raise_together(problems)
 
 
 def check_unread(config: object, *unread: tuple[str, bool, str]) -> None:
@@ -79,6 +103,32 @@ def as_read(config: C) -> C:
     unread: Sequence[str] = getattr(config, "unread", tuple)()
     changes |= {f.name: f.default for f in fields if f.name in unread}
     return dataclasses.replace(config, **changes) if changes else config  # type: ignore[type-var]
+
+
+def home_expanded(text: str) -> str:
+    """`text` with the home folder in place of a "~" before "/" at the start of a value or of a list's item.
+
+    A shell expands neither data=~/a.jsonl nor --out=~/run.
+    """
+    return _HOME.sub(lambda _: str(Path.home()), text)
+
+
+def with_home(value: Any) -> Any:
+    """A configuration whose texts are expanded by `home_expanded`; the same object where none changes."""
+    if isinstance(value, str):
+        return home_expanded(value)
+    if isinstance(value, tuple):
+        items = tuple(with_home(item) for item in value)
+        return items if items != value else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [f.name for f in dataclasses.fields(value) if f.init]
+        changes = {
+            name: new
+            for name in fields
+            if (new := with_home(old := getattr(value, name))) is not old and new != old
+        }
+        return dataclasses.replace(value, **changes) if changes else value
+    return value
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -158,23 +208,28 @@ def override(config: C, assignments: Sequence[str], where: str = "set on the com
     """
     draft: Any = config
     given: list[str] = []
+    problems: list[ConfigError] = []
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
-        if not equals or not path:
-            raise ConfigError(
-                f"{assignment!r} is not an assignment", where=where, fix="Write key=value"
-            )
-        for before in given:
-            if path == before:
-                raise ConfigError(f"{path} is given twice", where=where, fix="Leave one out")
-            if _is_below(before, path):
+        try:
+            if not equals or not path:
                 raise ConfigError(
-                    f"{assignment} resets {before}, which is given before it",
-                    where=where,
-                    fix=f"Put {assignment} first",
+                    f"{assignment!r} is not an assignment", where=where, fix="Write key=value"
                 )
-        draft = _put(draft, type(config), path.split("."), text, path, where)
+            for before in given:
+                if path == before:
+                    raise ConfigError(f"{path} is given twice", where=where, fix="Leave one out")
+                if _is_below(before, path):
+                    raise ConfigError(
+                        f"{assignment} resets {before}, which is given before it",
+                        where=where,
+                        fix=f"Put {assignment} first",
+                    )
+            draft = _put(draft, type(config), path.split("."), home_expanded(text), path, where)
+        except ConfigError as error:
+            problems.append(error)
         given.append(path)
+    raise_together(problems)
     changed: C = _constructed(draft, "", given, where)
     return changed
 

@@ -204,17 +204,19 @@ class _Bar:
     """One progress bar, drawn by rich, which is imported only for a terminal."""
 
     def __init__(self, stream: TextIO, task: str) -> None:
+        from rich.cells import cell_len
         from rich.console import Console as Terminal
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bars
         from rich.table import Column
 
         text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
-        # A narrow terminal cuts the end of the state: a second line would not be removed.
+        # A terminal too narrow for one part of the state cuts it: a second line would not be removed.
         last = Column(no_wrap=True, overflow="ellipsis")
         state = TextColumn("{task.fields[state]}", markup=False, table_column=last)
         terminal = Terminal(file=stream)
         width = 24 if terminal.width >= _WIDE else 8
+        self._room = terminal.width - cell_len(task) - width - 2
         columns = (text, BarColumn(bar_width=width), state)
         self._bars = Bars(*columns, console=terminal, auto_refresh=False, transient=True)
         self._task = self._bars.add_task(task, total=1.0, state="")
@@ -225,7 +227,9 @@ class _Bar:
         self._bars.refresh()
 
     def move(self, share: float, state: str) -> None:
-        """Draw the bar at `share` of its length."""
+        """Draw the bar at `share` of its length, and as many parts of the state as fit beside it."""
+        while len(state) > self._room and ", " in state:
+            state = state.rpartition(", ")[0]
         self._bars.update(self._task, completed=share, state=state, refresh=True)
 
     def log(self, text: str) -> None:

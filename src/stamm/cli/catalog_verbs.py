@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from stamm.activations import catalog as activations
+from stamm.activations.spec import Gated
+from stamm.activations.spec.shipped import HOMES
 from stamm.base.config import closest, flatten, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_text
@@ -16,7 +18,7 @@ from stamm.base.units import count_text, seconds_text
 from stamm.cli import activation_show
 from stamm.cli.arg_types import text
 from stamm.cli.ledger import show_ledger
-from stamm.cli.output import print_json, print_pairs, print_table
+from stamm.cli.output import print_groups, print_json, print_pairs
 from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes import catalog as recipes
@@ -76,23 +78,46 @@ def _ls(options: argparse.Namespace) -> int:
     if options.json:
         print_json(rows if options.kind is None else rows[options.kind])
         return 0
-    for kind in kinds:
-        if options.kind is None:
-            print(f"{kind}:")
-        listed = [[str(value) for value in row.values()] for row in rows[kind]]
-        if listed:
-            print_table(list(rows[kind][0]), listed)
-        else:
-            print(f"none in {options.folder}/" if kind == "runs" else "none")
-        if options.kind is None:
+    for number, kind in enumerate(kinds):
+        if number:
             print()
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for row in rows[kind]:
+            heading, name, description = _listed(kind, row)
+            groups.setdefault(heading, []).append((name, description))
+        if groups:
+            print_groups(groups)
+        else:
+            print(f"no runs in {options.folder}/")
     return 0
+
+
+def _listed(kind: str, row: dict[str, Any]) -> tuple[str, str, str]:
+    """Heading, name and description of a row of `stamm ls`."""
+    if kind == "activations":
+        family = HOMES[row["name"]].replace("_", " ")
+        mark = "  [gated]" if row["gated"] else ""
+        return f"activations: {family}", row["name"], f"{row['title']}{mark}"
+    if kind == "recipes":
+        family, dot, _ = row["name"].partition(".")
+        return f"recipes {family}.*" if dot else "recipes", row["name"], row["summary"]
+    steps, took, day = f"{row['steps']} steps", row["took"].rjust(12), str(row["started"])[:10]
+    return (
+        f"runs of {row['recipe'] or 'unknown recipes'}",
+        row["run"],
+        f"{row['state']:<11}  {steps:>9}{took}  {day}",
+    )
 
 
 def _rows(kind: str, folder: Path) -> list[dict[str, Any]]:
     if kind == "activations":
         return [
-            {"name": spec.name, "title": spec.title, "source": spec.source}
+            {
+                "name": spec.name,
+                "title": spec.title,
+                "source": spec.source,
+                "gated": isinstance(spec.arity, Gated),
+            }
             for spec in (activations.get(name) for name in activations.names())
         ]
     if kind == "recipes":

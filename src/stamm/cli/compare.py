@@ -20,6 +20,8 @@ from stamm.reports.power import MOST_SEEDS, POWER, Spread, detectable, seeds_nee
 from stamm.runs.torchrun_env import rank_and_size
 
 _PREFIX = "compare."
+_LARGE = 2.0  # standard deviations; more is a plan with too few seeds
+_MORE = (8, 16, 32)
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -45,7 +47,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     rank, _ = rank_and_size()
     if options.dry_run and not rank:
         print()
-        _print_cost(recipe.config)  # last: the list of steps may be long
+        _print_cost(recipe.config)
     return code
 
 
@@ -112,6 +114,10 @@ def power_lines(config: Comparison) -> list[str]:
         f"With {planned}, a difference of {units:.2f} standard deviations of the paired difference is "
         f"shown with power {POWER:g} {family}."
     ]
+    if units > _LARGE:
+        more = [(n, detectable((n,), others, config.confidence)) for n in _MORE if n > looks[-1]]
+        shown = "; ".join(f"{n} seeds show {least:.1f}" for n, least in more)
+        said[0] += f" {looks[-1]} seeds are few: {shown}."
     spread = _spread(config)
     if spread is None:
         said.append(
@@ -148,7 +154,7 @@ def _spread(config: Comparison) -> Spread | None:
 def _length(run: PretrainConfig) -> str:
     total = run.total_sequences()
     steps = run.batches(total).num_steps
-    return f"{steps:,} steps, {count_text(total * run.context)} tokens"
+    return f"{steps:,} steps"
 
 
 def run_flops(run: PretrainConfig) -> int:

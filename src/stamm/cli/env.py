@@ -17,10 +17,18 @@ from stamm.runs.manifest import environment
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of `env`."""
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--completion",
+        choices=("bash", "zsh"),
+        help='print tab completion for a shell: eval "$(stamm env --completion bash)" in ~/.bashrc',
+    )
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
     """Print versions, hardware, and which kernels are unavailable and why."""
+    if options.completion:
+        print(_completion(options.completion))
+        return 0
     kernels, measured = (
         _kernels(),
         _measured(),
@@ -45,6 +53,46 @@ def run(options: argparse.Namespace, verb: str) -> int:
     print_pairs([(f"  {name}", text) for name, text in measured.items()])
     print_pairs([(f"  {name}", version) for name, version in libraries.items()])
     return 0
+
+
+# The words of a verb's first argument, beside files and folders.
+_NAMED = {
+    "recipes": ("run", "plan", "compare", "search", "show", "cp", "diff", "export"),
+    "activations": ("show", "check"),
+}
+
+
+def _completion(shell: str) -> str:
+    """A function of the shell: verbs, options, recipes and activations; files where no word fits."""
+    from stamm.activations import catalog as activations
+    from stamm.cli.main import VERBS, verb_parser
+    from stamm.recipes.catalog import RECIPES
+
+    known = {
+        "recipes": [recipe.name for recipe in RECIPES],
+        "activations": list(activations.names()),
+    }
+    cases = []
+    for verb in VERBS:
+        actions = verb_parser(verb)._actions
+        words = [name for action in actions for name in action.option_strings if name[:2] == "--"]
+        words += [str(c) for a in actions if not a.option_strings for c in a.choices or ()]
+        words += [w for kind, verbs in _NAMED.items() if verb.name in verbs for w in known[kind]]
+        if verb.name in ("compare", "search"):  # which take their recipes without the prefix
+            words += [
+                w.removeprefix(f"{verb.name}.") for w in known["recipes"] if w.startswith(verb.name)
+            ]
+        cases.append(f"    {verb.name}) words='{' '.join(words)}' ;;")
+    header = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"
+    return (
+        f"{header if shell == 'zsh' else ''}_stamm() {{\n"
+        f"  local words='{' '.join(verb.name for verb in VERBS)} --help --version'\n"
+        '  (( COMP_CWORD > 1 )) && case "${COMP_WORDS[1]}" in\n'
+        + "\n".join(cases)
+        + "\n    *) words='' ;;\n  esac\n"
+        '  COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))\n'
+        "}\ncomplete -o default -F _stamm stamm"
+    )
 
 
 def _accelerator() -> str:

@@ -252,8 +252,8 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "env",
         "stamm.cli.env",
-        "show versions and hardware, for a bug report",
-        ("stamm env", "stamm env --json", "stamm env --json > env.json"),
+        "show versions and hardware, for a bug report; print tab completion",
+        ("stamm env", "stamm env --json", 'eval "$(stamm env --completion bash)"'),
     ),
 )
 
@@ -290,7 +290,7 @@ def _limit_openmp_spin() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; returns 0 (done), 1 (found a problem) or 2 (misuse)."""
+    """Run one command line; returns its exit code, as `stamm --help` lists them."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _dispatch(argv)
@@ -353,16 +353,25 @@ def _dispatch(argv: list[str]) -> int:
     verb = verbs[argv[0]]
     with interrupt_delayed():
         module = importlib.import_module(verb.module)
-    own = argparse.ArgumentParser(
+    from stamm.base.config import home_expanded
+
+    words = [home_expanded(word) for word in argv[1:]]
+    own = verb_parser(verb)
+    _check_options(own, words)
+    code: int = module.run(own.parse_intermixed_args(words), verb.name)
+    return code
+
+
+def verb_parser(verb: Verb) -> argparse.ArgumentParser:
+    """The parser of one verb's arguments; imports the verb's module."""
+    parser = argparse.ArgumentParser(
         prog=f"stamm {verb.name}",
         description=verb.summary[0].upper() + verb.summary[1:] + ".",
         epilog="examples:\n" + "\n".join(f"  {line}" for line in verb.examples),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    module.arguments(own, verb.name)
-    _check_options(own, argv[1:])
-    code: int = module.run(own.parse_intermixed_args(argv[1:]), verb.name)
-    return code
+    importlib.import_module(verb.module).arguments(parser, verb.name)
+    return parser
 
 
 def _check_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -387,7 +396,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Activation functions derived from their gradients, and language models trained with "
         "them, on consent-aware corpora.\n\nverbs:\n" + "\n".join(lines),
         epilog="examples:\n  stamm run demo\n  stamm show xielu\n  stamm plan apertus_8b\n\n"
-        "`stamm VERB -h` shows its arguments.",
+        "`stamm VERB -h` shows its arguments. `stamm env --completion bash` prints tab completion.\n\n"
+        "exit codes: 0 done, 1 a problem was found or a step failed, 2 wrong usage or settings,\n"
+        "130 stopped by Ctrl-C, 143 stopped by a signal; after 130 and 143 the same command resumes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("verb", choices=[verb.name for verb in VERBS], help=argparse.SUPPRESS)

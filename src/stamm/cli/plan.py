@@ -13,6 +13,7 @@ from stamm.base.units import bytes_text, count_text, flops_text, parse_count, se
 from stamm.cli.arg_types import text
 from stamm.cli.corpus_plan import show_corpus_plan
 from stamm.cli.output import print_json, print_pairs
+from stamm.cli.training_time import corpus_length_of, this_machine
 from stamm.engine.estimate import Devices, parse_devices
 from stamm.optim.config import CustomOptimizer
 from stamm.pretrain.config import PretrainConfig
@@ -21,10 +22,10 @@ from stamm.pretrain.throughput_model import measured_throughput
 from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
-from stamm.recipes.length import CorpusLength, corpus_length, packed_length
+from stamm.recipes.length import CorpusLength
 from stamm.recipes.resolve import resolve
 from stamm.recipes.search import Search
-from stamm.recipes.study import MANIFEST, Study
+from stamm.recipes.study import Study
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     elif isinstance(config, (Study, PretrainConfig)):
         if options.sequences is not None:
             config = _with_length(config, options.sequences)
-        corpus = _corpus_length(config, root)
+        corpus = corpus_length_of(config, root)
         runs = (
             {arm.name: config.pretrain_of(arm) for arm in config.arms}
             if isinstance(config, Study)
@@ -87,7 +88,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
         raise ConfigError(f"recipe {recipe.name} has no plan", fix=_instead(config))
     like = [Path(run) for run in options.like]
     plans = {
-        name: _plan(config, devices, corpus, measured_throughput(like, name, config, devices))
+        name: _plan(config, devices, corpus, _throughput(like, name, config, devices))
         for name, config in runs.items()
     }
     if options.json:
@@ -98,6 +99,15 @@ def run(options: argparse.Namespace, verb: str) -> int:
             print(f"\narm {name}")
         print_pairs(_lines(facts))
     return 0
+
+
+def _throughput(
+    like: list[Path], name: str, config: PretrainConfig, devices: Devices | None
+) -> Throughput | None:
+    """Of the runs that are named; on this machine's CPU, without any, an expected one."""
+    if like or devices is not None:
+        return measured_throughput(like, name, config, devices)
+    return this_machine(config)[1]
 
 
 def _branches(config: CooldownRecipe | LongerRecipe, root: Path) -> dict[str, PretrainConfig]:
@@ -144,31 +154,6 @@ def _with_length(config: Study | PretrainConfig, length: str) -> Study | Pretrai
         return replace(config, sequences=sequences)
     except ConfigError as error:
         raise ConfigError(error.what, where="--sequences", fix=error.fix) from None
-
-
-def _corpus_length(config: Study | PretrainConfig, run: Path) -> CorpusLength | None:
-    """Length of the corpus; None when it is unknown and the run's length is given."""
-    given = (config.pretrain if isinstance(config, Study) else config).sequences is not None
-    if isinstance(config, Study):
-        return None if given else corpus_length(config, run)
-    foreign = config.foreign
-    if not config.pack and foreign is None:
-        if given:
-            return None
-        raise ConfigError(
-            "the length of this run depends on its corpus, and none is set",
-            fix="Set pack=FOLDER, sequences=N, or --sequences N",
-        )
-    if foreign is not None:
-        from stamm.corpus.megatron_dataset import read_megatron
-
-        tokens = sum(read_megatron(Path(prefix)).num_tokens for prefix in foreign.prefixes)
-        names = ", ".join(foreign.prefixes)
-        return CorpusLength(tokens=tokens, source=f"{tokens:,} tokens in {names}")
-    pack = Path(config.pack)
-    if given and not (pack / MANIFEST).is_file():
-        return None  # not packed yet
-    return packed_length(pack)
 
 
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -238,7 +223,7 @@ def _memory_lines(memory: dict[str, Any], grid: dict[str, int]) -> list[tuple[st
 
 def _time_text(time: dict[str, Any] | None) -> str:
     if time is None:
-        return "not known for this machine; give --like RUN, or --gpus 8xH200"
+        return "not known for this machine's GPU; give --like RUN, or --gpus 8xH200"
     used = f" at {time['utilisation']:.0%} of peak" if time["utilisation"] else ""
     return f"{seconds_text(time['seconds'])} on {time['devices']}{used} ({time['source']})"
 

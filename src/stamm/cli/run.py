@@ -7,13 +7,20 @@ import os
 import sys
 from pathlib import Path
 
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, StammError
 from stamm.base.units import seconds_text
 from stamm.cli.arg_types import count, text
 from stamm.cli.output import print_table
+from stamm.cli.training_time import corpus_length_of, time_line
+from stamm.pretrain.config import PretrainConfig
+from stamm.recipes.catalog import Config
 from stamm.recipes.execute import RecipeRun
 from stamm.recipes.resolve import resolve
 from stamm.recipes.search import Search
+from stamm.recipes.study import Study
+from stamm.runs.job import Step
+
+_MOST_STEPS = 24  # more are listed by kind
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -64,7 +71,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
         _set_aside(execution, options)
     execution.folder.check()
     if options.dry_run:
-        return _print_plan(execution)
+        return _print_plan(execution, recipe.config, options.jobs)
     allow_tokenizer_threads()
     if execution.execute(jobs=options.jobs):
         spent = sum(receipt["seconds"] for receipt in execution.folder.receipts())
@@ -92,18 +99,57 @@ def allow_tokenizer_threads() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
-def _print_plan(execution: RecipeRun) -> int:
+def _print_plan(execution: RecipeRun, config: Config, jobs: int) -> int:
     waiting = {step.name for step in execution.folder.pending(execution.steps)}
-    rows = [
-        [
-            step.name,
-            str(execution.root / step.folder),
-            "to do" if step.name in waiting else "done",
+    if len(execution.steps) > _MOST_STEPS:
+        groups = dict[str, list[Step]]()
+        for step in execution.steps:
+            groups.setdefault(step.name.partition(".")[0], []).append(step)
+        rows = [
+            [
+                f"{name}.*" if steps[1:] else steps[0].name,
+                f"{len(steps)}",
+                f"{sum(s.name in waiting for s in steps)}",
+            ]
+            for name, steps in groups.items()
         ]
-        for step in execution.steps
-    ]
-    print_table(["step", "folder", "state"], rows)
+        print_table(["step", "number", "to do"], rows)
+        print(f"\n{len(execution.steps)} steps, in {execution.root}")
+    else:
+        print_table(
+            ["step", "folder", "state"],
+            [
+                [s.name, str(execution.root / s.folder), "to do" if s.name in waiting else "done"]
+                for s in execution.steps
+            ],
+        )
+    left = [step for step in execution.steps if step.name in waiting]
+    for line in _time_lines(left, config, execution.root, jobs):
+        print(line)
     return 0
+
+
+def _time_lines(steps: list[Step], config: Config, root: Path, jobs: int) -> list[str]:
+    """Lines on the time of the training steps that are to do."""
+    runs = [step.config for step in steps if isinstance(step.config, PretrainConfig)]
+    try:
+        lines = [time_line(((run, _sequences(run, config, root), 1) for run in runs), jobs)]
+    except StammError:
+        lines = ["Training time: not known before the corpus is packed."]
+    if tuned := sum(step.job == "finetune" for step in steps):
+        lines.append(
+            f"Training time of {tuned} fine-tunings: not known before their data are prepared."
+        )
+    return [line for line in lines if line]
+
+
+def _sequences(run: PretrainConfig, config: Config, root: Path) -> int | None:
+    """Sequences of the packed corpus of a run; None where its own configuration has the length."""
+    if run.sequences is not None:
+        return None
+    whole = config if isinstance(config, Study) else run
+    length = corpus_length_of(whole, root)
+    return None if length is None else length.sequences(run.context)
 
 
 def _print_result(root: Path) -> int:

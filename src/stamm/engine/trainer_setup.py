@@ -45,6 +45,10 @@ class TrainConfig(Protocol):
     """The fields of a job's configuration that `fit` reads."""
 
     @property
+    def task(self) -> str:
+        """What is trained, for the progress bar: "train swiglu", "fine-tune by DPO"."""
+
+    @property
     def model(self) -> DecoderConfig:
         """The decoder to build."""
 
@@ -121,7 +125,7 @@ def fit(
     peak = peak_flops(config.engine, world.device)
     saved = checkpoint_steps(workspace.folder / "checkpoints")
     reached: int = world.broadcast_object(max(saved, default=0))
-    workspace.progress.begin(f"train {config.model.ffn.spec.name}", num_steps, "steps")
+    workspace.progress.begin(config.task, num_steps, "steps")
     while True:
         first, last = (0, guided) if reached < guided else (guided, num_steps)
         trained, trainer = _build(

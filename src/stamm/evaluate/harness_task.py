@@ -113,15 +113,19 @@ class HarnessTask:
             return self._run(context)
         except DataError as error:  # of a key: the file is configuration
             raise ConfigError(error.what, where=error.where, fix=error.fix) from error
-        except StammError:
-            raise
+        except StammError as error:
+            if str(self._file) in error.line():
+                raise
+            where = ", ".join(part for part in (error.where, str(self._file)) if part)
+            raise type(error)(error.what, where=where, fix=error.fix) from error
         except Exception as error:
-            said = str(error) or "no message"
+            said = " ".join(str(error).split()) or "no message"
+            data = "; its data must be local files (dataset_path: json, data_files)"
             raise ConfigError(
                 f"lm_eval refuses task {visible(self._task)}: {type(error).__name__}: "
                 f"{visible(said)[:500]}",
                 where=str(self._file),
-                fix="Correct this YAML file; its data must be local files (dataset_path: json, data_files)",
+                fix=f"Correct this YAML file{data if isinstance(error, OSError) else ''}",
             ) from error
 
     def _run(self, context: TaskContext) -> TaskResult:

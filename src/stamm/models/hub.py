@@ -107,7 +107,7 @@ def hub_state(decoder: Decoder) -> dict[str, Tensor]:
 
     xIELU's alpha_p and alpha_n stay raw (before softplus), shape (1,); its constants are buffers
     beside them. A shared output matrix is left out, since it is the embedding, except of Apertus:
-    MLX-LM and llama.cpp do not share it.
+    llama.cpp and older versions of MLX-LM do not tie it.
     """
     kind = hub_class(decoder.config)
     state = {

@@ -221,6 +221,11 @@ class DecoderTrainingConfig(TrainingConfig):
         )
 
     @property
+    def task(self) -> str:
+        """What is trained, for the progress bar."""
+        return f"train {self.model.ffn.spec.name}"
+
+    @property
     def lora(self) -> Lora | None:
         """None: all parameters are trained. Configurations of fine-tuning have a field in its place."""
         return None

@@ -277,7 +277,13 @@ def _time(
     if pace is None and devices is None:
         return None
     processes = setting.data * setting.context * setting.tensor
-    where = f"{devices.count}x{devices.name}" if devices else f"{processes} processes on the CPU"
+    where = (
+        f"{devices.count}x{devices.name}"
+        if devices
+        else "this CPU"
+        if processes == 1
+        else f"{processes} processes on this CPU"
+    )
     if pace is not None:
         steady = (flops / pace.flops_per_s + moved / pace.bytes_per_s) / processes
         used = flops / (steady * devices.peak_flops) if devices else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from stamm.base.config import override
+from stamm.base.config import override, with_home
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import guarded, load_python
 from stamm.recipes import catalog
@@ -41,7 +41,7 @@ def resolve(word: str, overrides: Sequence[str]) -> Resolved:
     """
     name, build = _find(word)
     file = Path(_parts(word)[0])
-    config = build() if file.suffix != ".py" else guarded(file, build)
+    config = build() if file.suffix != ".py" else with_home(guarded(file, build))
     if not isinstance(config, catalog.Config):
         raise ConfigError(
             f"{word} returns {type(config).__name__}, not a recipe",

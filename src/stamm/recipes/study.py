@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stamm.audit.config import AuditConfig
-from stamm.base.config import validate
+from stamm.base.config import check_all, validate
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import reference_files
 from stamm.corpus.config import CorpusConfig
@@ -60,7 +60,15 @@ class Study:
     execution: Execution = field(default_factory=LocalExecutor)
 
     def __post_init__(self) -> None:
-        names = [arm.name for arm in self.arms]
+        check_all(
+            self._check_training,
+            self._check_arms,
+            self._check_evaluation,
+            self._check_audit,
+            self._check_export,
+        )
+
+    def _check_training(self) -> None:
         sizes = {arm.name: count_parameters(self.model_of(arm)).total for arm in self.arms}
         spread = (max(sizes.values()) - min(sizes.values())) / max(sizes.values()) if sizes else 0
         listed = ", ".join(f"{name}: {size}" for name, size in sizes.items())
@@ -87,6 +95,9 @@ class Study:
                 f"{self.tolerance:.2%}",
                 fix="Give a plain block 1.5 times the width of a gated one",
             )
+
+    def _check_arms(self) -> None:
+        names = [arm.name for arm in self.arms]
         unknown = not set(self.exported) <= set(names) and self.export is not None
         validate(
             self,
@@ -99,13 +110,20 @@ class Study:
             ),
             ("exported", not unknown, f"names no arm; there are {', '.join(names)}"),
         )
+
+    def _check_evaluation(self) -> None:
         if self.evaluate is not None:
             check_evaluation(self.evaluate, self.corpus, self.pretrain.model)
+
+    def _check_audit(self) -> None:
         if self.audit is not None:
             check_audit(self.audit, self.corpus, self.pretrain.model)
+
+    def _check_export(self) -> None:
+        models = {arm.name: self.model_of(arm) for arm in self.arms}
         if self.export is not None:
-            models = {arm.name: self.model_of(arm) for arm in self.arms}
-            check_export(self.export, {name: models[name] for name in self.exported})
+            known = {name: models[name] for name in self.exported if name in models}
+            check_export(self.export, known)
 
     def model_of(self, arm: Arm) -> DecoderConfig:
         """The decoder of one arm."""

@@ -104,7 +104,7 @@ def test_the_moving_line_is_one_line_however_narrow_the_terminal(
     stream, clock = Terminal(), Clock()
     console = Console(stream, clock)
     console.begin("train xielu", 20000, "steps")
-    note = "loss 3.214, 12,345 tokens/s, 34% of peak, learning rate 3.0e-04, saved at 1200"
+    note = "loss 3.214, 12,345 tokens/s, 34% MFU, learning rate 3.0e-04, saved at 1200"
     for step in range(1, 9):
         clock.now += 1.0
         console.advance(step, note)
@@ -114,6 +114,9 @@ def test_the_moving_line_is_one_line_however_narrow_the_terminal(
     assert (note in drawn) == (columns == 200)
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn).split("\r")
     assert max(map(len, lines)) <= columns
+    assert all(re.match("train xielu [━╸╺]{8}", line) for line in lines[1:])
+    assert ("loss 3.214" in drawn) == (columns > 40)
+    assert "…" not in drawn
     console.close()
 
 

@@ -338,8 +338,10 @@ def test_a_task_that_cannot_be_asked_is_one_clear_line(
     template: str, more: dict[str, str], message: str, inputs: dict[str, Path], tmp_path: Path
 ) -> None:
     name = written(tmp_path, "bad.yaml", template, **more)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as caught:
         evaluate(inputs, tmp_path / "out", name)
+    # The user's file, not the harness' or stamm's, and nothing on data where they are not at fault
+    assert "bad.yaml" in str(caught.value) and "harness_task" not in str(caught.value)
     assert not list((tmp_path / "out").glob("*.json"))
 
 

@@ -13,14 +13,16 @@ from test_comparison import LOSSES, write_comparison
 from stamm.reports.comparison_job import run
 from stamm.reports.config import ReportConfig
 from stamm.runs.job import Workspace
-from tools.evidence import FOLDER, PAGE, collected, measured, page
+from tools.evidence import FOLDER, PAGE, PLOT, collected, estimates, measured, page, plot
 
 
 def test_the_page_is_what_the_committed_results_give() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tools.evidence`"
+    assert PLOT.read_text(encoding="utf-8") == plot()
     claims = json.loads((FOLDER / "claims.json").read_text(encoding="utf-8"))
     assert sorted({claim["key"] for claim in claims}) == list("abcdefgh")
-    assert page().count("not yet measured") == sum(
+    # Once in the list of claims, once with its measurements
+    assert page().count("not yet measured") == 2 * sum(
         not claim.get("result") and not claim.get("results") for claim in claims
     )
 
@@ -48,7 +50,12 @@ def test_a_verdict_follows_from_the_result(tmp_path: Path, apart: float, verdict
     assert " against swiglu, tokens to the same loss " in found[0]
     assert found[0].endswith("; 1M parameters, 246k tokens, 3 seeds")
     write(tmp_path / "claims.json", [{**claim, "result": "mine/comparison.json"}])
-    assert f"| {found[0]} | {found[1]} |" in page(tmp_path)
+    text = page(tmp_path)
+    assert f"| a | c | {found[1]} |\n" in text
+    assert f"- measured: {found[0].partition('; ')[0]}\n" in text
+    (drawn,) = estimates({**claim, "result": "mine/comparison.json"}, tmp_path)
+    assert found[0].startswith(f"{drawn.text()} against swiglu")
+    assert plot(tmp_path).count("<circle") == 1
 
 
 @pytest.mark.parametrize(

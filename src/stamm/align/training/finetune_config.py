@@ -134,6 +134,11 @@ class FineTuneRun(FineTuneConfig, DecoderTrainingConfig):
         return cls(**{**{name: getattr(config, name) for name in names}, **more})
 
     @property
+    def task(self) -> str:
+        """What is trained, for the progress bar."""
+        return f"fine-tune by {type(self.loss).__name__}"
+
+    @property
     def z_loss(self) -> float:
         """Of supervised fine-tuning, as in `SFT`."""
         return self.loss.z_loss if isinstance(self.loss, SFT) else 0.0
