@@ -213,7 +213,7 @@ struct Direct : torch::autograd::Function<Direct> {
         results.push_back(number_like(stored[j], total));
       }
     }
-    results.resize(saved.size() + 3);  // the arguments that are no tensors have no gradient
+    results.resize(saved.size() + 3);  // numbers have no gradient
     return results;
   }
 };
