@@ -34,6 +34,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["--shape", "64x1024", "--rounds", "2", "--no-compile"],
     ),
+    "sizes": (["-m", "bench.sizes"], ["--quick"]),
     "attention": (["-m", "bench.attention"], ["--quick"]),
     "optimizer": (["-m", "bench.optimizer"], ["--quick"]),
     "sampling": (

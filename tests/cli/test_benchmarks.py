@@ -84,6 +84,7 @@ QUICK: dict[str, list[tuple[str, str]]] = {
             r"llama small +[\d,]+ +\d",
         )
     ],
+    "sizes": [("--quick", r"silu float32 both 2\^3: stamm, exact \d")],
     "start": [("--rounds 1", r"stamm ls recipes +\d\.\d{3} s")],
     "tokenizer": [("--quick", r"hostile strings: \d+ the quick way, 0 with other ids")],
     "trainers": [

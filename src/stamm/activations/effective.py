@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -33,6 +35,39 @@ def effective_tensor(
         case Identity():
             return stored
     raise TypeError(f"{parameter.name} is fixed: it has no stored value")
+
+
+def effective_tensors(
+    parameters: Sequence[Parameter],
+    stored: Mapping[str, Tensor],
+    *,
+    constants: Mapping[str, Tensor] | None = None,
+) -> list[Tensor]:
+    """The effective values of the trainable ones of a spec's parameters, differentiable.
+
+    stored     the stored numbers of each trainable parameter, by its name
+    constants  the fixed parameters, for another library's order of evaluation
+    Dtypes     float64, from the stored numbers without a rounding in between (float32 on a device
+               without float64): float32 would lose the difference of alpha_n and beta. With
+               `constants` the stored dtype
+    """
+    held = {p.name: p for p in parameters}
+
+    def effective(parameter: Parameter) -> Tensor:
+        bound: Tensor | float = 0.0
+        name = parameter.above_name
+        if name is not None:
+            fixed = {name: held[name].initial} if constants is None else constants
+            bound = effective(held[name]) if held[name].trainable else fixed[name]
+        elif parameter.above is not None:
+            bound = float(parameter.above)
+        numbers = stored[parameter.name]
+        if constants is not None:
+            return effective_tensor(parameter, numbers, bound)
+        wide = numbers if numbers.device.type == "mps" else numbers.double()
+        return effective_tensor(parameter, wide, bound, exact=True)
+
+    return [effective(p) for p in parameters if p.trainable]
 
 
 def _above(positive: Tensor, bound: Tensor | float) -> Tensor:

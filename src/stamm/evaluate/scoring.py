@@ -325,8 +325,9 @@ def _forward(
     """Log-probabilities of the scored tokens of a batch, and whether each is the greedy one."""
     weight = decoder.lm_head.weight
     longest = padded_length(max(len(row.tokens) for row in batch))
-    # Rows of padding: from SMALLEST numbers on activations are computed by the fused kernels.
-    fewest = -(-SMALLEST // (longest * decoder.config.ffn.width))
+    # Rows of padding: on a GPU the fused kernels compute activations from SMALLEST numbers on.
+    numbers = SMALLEST if weight.is_cuda else 0
+    fewest = -(-numbers // (longest * decoder.config.ffn.width))
     unused = max(fewest - len(batch), 0)
     tokens_BT, position_BT, segment_BT = (
         torch.tensor(

@@ -64,7 +64,7 @@ def choose_kernels(config: DecoderTrainingConfig, num_sequences: int) -> Choices
         chosen[ATTENTION] = _faster(_attention(model.num_heads, config.context, model.head_width))
     elements = num_sequences * config.context * model.num_layers
     for key, ffn in blocks.items():
-        worth = elements * ffn.width >= WORTH_MEASURING and config.context * ffn.width >= SMALLEST
+        worth = elements * ffn.width >= WORTH_MEASURING
         if worth and build.unavailable_reason() is None:
             compiled = engine.compile == "layers" and not missing_to_compile()
             short = engine.precision != "float32"
@@ -105,10 +105,9 @@ def activation_backend(
         why = (gpu if device.type == "cuda" else build).unavailable_reason() or ""
     if why:
         return f"Activation {ffn.spec.name}: torch functions ({why})."
-    return (
-        f"Activation {ffn.spec.name}: fused kernel, compiled at first use; torch functions for "
-        f"inputs of fewer than {SMALLEST:,} elements."
-    )
+    small = f"; torch functions for inputs of fewer than {SMALLEST:,} elements"
+    on_gpu = small if device.type == "cuda" else ""
+    return f"Activation {ffn.spec.name}: fused kernel, compiled at first use{on_gpu}."
 
 
 @contextlib.contextmanager

@@ -315,6 +315,6 @@ def main(rank: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[3] == "fused":
-        operation.SMALLEST = 1
+    if sys.argv[3] != "fused":
+        operation.has_backend = lambda x: False
     main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -145,9 +145,9 @@ def test_a_kernel_that_does_not_compile_is_told_once(
     def refused(*_: object) -> None:
         raise RunError("the disk is full")
 
-    monkeypatch.setattr(cpu, "_function", refused)
+    monkeypatch.setattr(cpu, "function_of", refused)
     monkeypatch.setattr(operation, "_UNBUILT", set())
-    operation._say.cache_clear()
+    operation.report_once.cache_clear()
     module = build_activation("silu")
     x = torch.linspace(-3, 3, 40000).requires_grad_()
     for _ in range(2):

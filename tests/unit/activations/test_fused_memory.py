@@ -155,6 +155,6 @@ def test_where_the_allocator_cannot_be_compiled_memory_is_torchs(
     def refuse(_: str) -> None:
         raise RunError("none")
 
-    monkeypatch.setattr(memory, "_allocator", memory._allocator.__wrapped__)
+    monkeypatch.setattr(memory, "results_allocator", memory.results_allocator.__wrapped__)
     monkeypatch.setattr(memory, "allocator_function", refuse)
     assert memory.fresh(SHAPE, torch.bfloat16).fill_(1).eq(1).all()

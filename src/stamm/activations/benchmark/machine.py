@@ -25,7 +25,7 @@ def memory_bytes(device: torch.device) -> int:
 
 def kernels_text(elements: int, dtype: torch.dtype, device: torch.device) -> str:
     """Which kernels compute activations of tensors like this: "fused", or "eager" and why."""
-    if elements < SMALLEST:
+    if device.type == "cuda" and elements < SMALLEST:
         return f"eager: below {SMALLEST:,} elements"
     probe = torch.empty(1, dtype=dtype, device=device)
     if gpu.is_supported(probe) if probe.is_cuda else cpu.is_supported(probe):

@@ -38,6 +38,7 @@ _MACHINES = {
     "AVX2": "-mavx2 -mfma -mf16c",
 }
 _SECONDS = 300  # for a kernel; xielu takes 1
+_SECONDS_OF_TORCH = 3600  # of wall time, for a source with torch's headers: 13 of an idle processor
 _ABANDONED = 12 * _SECONDS  # the age from which a compile folder is abandoned
 _ASKED = 20  # for an answer
 _PROBE = """#include "pointwise.h"
@@ -81,19 +82,34 @@ def function(source: str, name: str, *, torch_headers: bool = False) -> Callable
     return found
 
 
+def is_built(source: str, *, torch_headers: bool = False) -> bool:
+    """Whether `function` of this source needs no compiler."""
+    place, compiler = folder(), _compiler()
+    if place is None or compiler is None:
+        return False
+    key = _key(source, compiler, torch_headers)
+    return _intact(place / f"{key}.so", place / f"{key}.sha256")
+
+
+def _key(source: str, compiler: str, torch_headers: bool) -> str:
+    headers = [] if torch_headers else [sha256_file(header) for header in _HEADERS]
+    command = _command(compiler, torch_headers)
+    return sha256_value([source, headers, command, _version(compiler), torch.__version__])
+
+
 @lru_cache(maxsize=256)
 def _loaded(source: str, torch_headers: bool = False) -> ctypes.CDLL:
     place, compiler = folder(), _compiler()
     if place is None or compiler is None:
         raise RunError(f"CPU kernels cannot be built: {unavailable_reason()}")
     command = _command(compiler, torch_headers)
-    headers = [sha256_file(header) for header in _HEADERS]
-    key = sha256_value([source, headers, command, _version(compiler), torch.__version__])
+    key = _key(source, compiler, torch_headers)
     path, receipt = place / f"{key}.so", place / f"{key}.sha256"
     if not _intact(path, receipt):
         with file_lock(path.with_suffix(".lock")):  # only one of the processes compiles
             if not _intact(path, receipt):
-                _compile(source, command, path, receipt)
+                seconds = _SECONDS_OF_TORCH if torch_headers else _SECONDS
+                _compile(source, command, path, receipt, seconds)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -108,7 +124,9 @@ def _intact(path: Path, receipt: Path) -> bool:
         return False
 
 
-def _compile(source: str, command: list[str], path: Path, receipt: Path) -> None:
+def _compile(
+    source: str, command: list[str], path: Path, receipt: Path, seconds: int = _SECONDS
+) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _clear(path.parent)
@@ -118,7 +136,7 @@ def _compile(source: str, command: list[str], path: Path, receipt: Path) -> None
             result = subprocess.run(
                 [command[0], str(text), "-o", str(made), *command[1:]],
                 capture_output=True,
-                timeout=_SECONDS,
+                timeout=seconds,
                 check=False,
             )
             if result.returncode != 0:
@@ -194,14 +212,17 @@ def processor() -> str:
 def _command(compiler: str, torch_headers: bool) -> list[str]:
     """The compiler and its flags; no flag allows it to reorder sums or to ignore infinities and NaN."""
     home = Path(torch.__file__).parent
+    libraries = [f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}", "-ltorch_cpu"]
+    shared = [compiler, "-std=c++20", "-w", "-fPIC", "-shared", "-fopenmp"]
+    if (
+        torch_headers
+    ):  # code between torch and the kernels: most of the time goes into reading headers
+        return [*shared, "-O1", f"-I{home / 'include'}", *libraries, "-lc10"]
     capability = torch.backends.cpu.get_cpu_capability()
     vectors = _MACHINES.get(capability, "").split()
     if capability == "AVX512":
         vectors.append("-mprefer-vector-width=512")
     return [
-        compiler, "-std=c++20", "-O3", "-fno-math-errno", "-fno-trapping-math", "-w",
-        "-fPIC", "-shared", "-fopenmp", *vectors,
-        f"-DSTAMM_CHUNK={CHUNK}", f"-DSTAMM_ROWS={ROWS}",
-        f"-I{_HOME}", f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}", "-ltorch_cpu",
-        *([f"-I{home / 'include'}", "-lc10"] if torch_headers else ()),
+        *shared, "-O3", "-fno-math-errno", "-fno-trapping-math", *vectors,
+        f"-DSTAMM_CHUNK={CHUNK}", f"-DSTAMM_ROWS={ROWS}", f"-I{_HOME}", *libraries,
     ]  # fmt: skip

@@ -56,7 +56,7 @@ def run(
     parts = -(-rows // build.ROWS) if by_column else -(-rows * columns // build.CHUNK)
     sums = torch.empty(len(summed), width, dtype=torch.float64)
     partial = torch.empty(parts, len(summed), width, dtype=torch.float64)
-    function = _function(name, kernel, fixed, computing, inputs[0].dtype, by_column)
+    function = function_of(name, kernel, fixed, computing, inputs[0].dtype, by_column)
     function(
         _layouts(matrices.read),
         _layouts(matrices.written),
@@ -70,43 +70,8 @@ def run(
     return shaped(sums, summed, torch.sum)
 
 
-def bound_forward(
-    name: PassName,
-    kernel: Kernel,
-    fixed: Fixed,
-    computing: torch.dtype,
-    stored: torch.dtype,
-    parameters: Sequence[Tensor],
-) -> Callable[[Sequence[Tensor], Tensor], None]:
-    """A forward pass with constant parameters, prepared once: (inputs, output) writes the output.
-
-    parameters   of one number each
-    Needs        contiguous inputs and output of one shape, of dtype `stored`, on the CPU
-    """
-    numbers = [p.detach().double().reshape(1) for p in parameters]
-    given = torch.stack(numbers).contiguous() if numbers else torch.empty(0)
-    function = _function(name, kernel, fixed, computing, stored, False)
-    one_row, nothing = ctypes.c_int64(1), ctypes.c_void_p(None)
-
-    def write(inputs: Sequence[Tensor], output: Tensor) -> None:
-        columns = output.numel()
-        read = (_Strided * len(inputs))(*[_Strided(t.data_ptr(), columns, 1) for t in inputs])
-        function(
-            read,
-            (_Strided * 1)(_Strided(output.data_ptr(), columns, 1)),
-            one_row,
-            ctypes.c_int64(columns),
-            ctypes.c_void_p(given.data_ptr()),
-            nothing,
-            nothing,
-            ctypes.c_int(torch.get_num_threads()),
-        )
-
-    return write
-
-
 @lru_cache(maxsize=512)
-def _function(
+def function_of(
     name: PassName,
     kernel: Kernel,
     fixed: Fixed,

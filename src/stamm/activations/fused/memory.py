@@ -53,7 +53,7 @@ def fresh(shape: Sequence[int], dtype: torch.dtype, order: Sequence[int] | None 
     Checked  tests/unit/activations/test_fused_memory.py
     """
     size = math.prod(shape) * dtype.itemsize
-    allocator = _allocator() if size >= FROM else None
+    allocator = results_allocator() if size >= FROM else None
     axes = tuple(range(len(shape)) if order is None else order)
     if allocator is None:
         return torch.empty_permuted(tuple(shape), axes, dtype=dtype)
@@ -64,16 +64,14 @@ def fresh(shape: Sequence[int], dtype: torch.dtype, order: Sequence[int] | None 
 
 
 @cache
-def _allocator() -> int | None:
+def results_allocator() -> int | None:
     """The address of the C++ allocator, None where it cannot be compiled."""
     address = ctypes.c_size_t()
     try:
-        results_allocator = allocator_function("results_allocator")
+        make = allocator_function("results_allocator")
     except RunError:
         return None
-    results_allocator(
-        ctypes.c_size_t(MAX_CACHED), ctypes.c_size_t(MAX_PIECES), ctypes.byref(address)
-    )
+    make(ctypes.c_size_t(MAX_CACHED), ctypes.c_size_t(MAX_PIECES), ctypes.byref(address))
     return address.value
 
 

@@ -1,7 +1,8 @@
 """Fused passes as operations of torch: with gradients, with fake kernels, traced by compilers.
 
-Small tensors, and inputs that no backend supports, are computed by the eager form: same formulas, same
-error budget. Which of the two it is depends on device, dtype and number of elements only.
+Inputs that no backend supports, and small ones on a GPU, are computed by the eager form: same
+formulas, same error budget. Which of the two it is depends on device, dtype and number of elements
+only. Eager calls on a CPU take a shorter way to the same kernels (`direct.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import sha256_value
 
-SMALLEST = 2**15  # elements; below it a call costs more than the saved passes
+SMALLEST = 2**15  # elements on a GPU; a CPU's kernels compute inputs of any size
 Layout = Literal["plain", "apart", "gate_first", "up_first", "interleaved"]
 Operation = Callable[..., Tensor]
 
@@ -109,48 +110,6 @@ def fused(form: Form) -> Operation:
     return operation
 
 
-def without_gradients(form: str, parameters: Sequence[Tensor]) -> Operation:
-    """The operation (*inputs) -> f for constant parameters: fused for small tensors, too.
-
-    Decoding calls it with a few rows at a time, where preparing a differentiable call takes longer
-    than computing it.
-
-    form     name, as `form` of what `fused` returns has it
-    Checked  tests/unit/activations/test_module.py
-    """
-    built = _built(form)
-    fixed = [parameter.detach() for parameter in parameters]
-    single = all(parameter.numel() == 1 for parameter in fixed)
-    bound: dict[torch.dtype, Callable[[Sequence[Tensor], Tensor], None]] = {}
-
-    def write(inputs: Sequence[Tensor], result: Tensor) -> None:
-        stored = result.dtype
-        if not (single and result.is_cpu and all(t.is_contiguous() for t in inputs)):
-            _run("forward", built, inputs, [result], fixed)
-            return
-        if stored not in bound:
-            name: PassName = "forward" if built.layout == "plain" else "gated_forward"
-            computing = built.computing(result)
-            bound[stored] = cpu.bound_forward(
-                name, built.kernel, built.fixed, computing, stored, fixed
-            )
-        bound[stored](inputs, result)
-
-    def operation(*inputs: Tensor) -> Tensor:
-        if form in _EAGER or form in _UNBUILT or not _has_backend(inputs[0]):
-            return built.eager(*inputs, *fixed)
-        read = apart(inputs, built.layout)
-        result = torch.empty_like(read[0], memory_format=torch.contiguous_format)
-        try:
-            write(read, result)
-        except RunError as error:
-            _say_unbuilt(form, error)
-            return built.eager(*inputs, *fixed)
-        return result
-
-    return operation
-
-
 def use_eager(forms: Iterable[str], *, eager: bool) -> None:
     """Compute these forms by torch's own functions from now on, or by fused passes again.
 
@@ -159,10 +118,15 @@ def use_eager(forms: Iterable[str], *, eager: bool) -> None:
     (_EAGER.update if eager else _EAGER.difference_update)(forms)
 
 
+def is_eager(form: str) -> bool:
+    """Whether torch's own functions compute this form: by `use_eager`, or as it does not compile."""
+    return form in _EAGER or form in _UNBUILT
+
+
 def cpu_sources(forms: Iterable[str], stored: torch.dtype) -> list[str]:
     """The C++ of these forms for inputs of dtype `stored`, with one shape for all columns."""
     found = []
-    for form in map(_built, forms):
+    for form in map(built_form, forms):
         name: PassName = "forward" if form.layout == "plain" else "gated_forward"
         computing = form.computing(torch.empty(0, dtype=stored))
         found.append(
@@ -188,22 +152,29 @@ torch.library.define(
 @torch.library.impl(_ACTIVATION, "CompositeExplicitAutograd")
 def _activation(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
     """f of the inputs. `form` is the name of a Form that this process has built."""
-    built = _built(form)
+    return forward_of(inputs, parameters, form, fuse=_worth_a_pass(inputs[0]))
+
+
+def forward_of(
+    inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str, *, fuse: bool
+) -> Tensor:
+    """f of the inputs, by a fused pass where it compiles."""
+    built = built_form(form)
     order = memory_order(inputs, parameters, built.layout)
-    if _worth_a_pass(inputs[0]) and form not in _UNBUILT:
+    if fuse and form not in _UNBUILT:
         read = apart(inputs, built.layout)
         result = _fresh(read[0], order)
         try:
             _run("forward", built, _rows(read, order), _rows([result], order), parameters)
             return result
         except RunError as error:
-            _say_unbuilt(form, error)
+            report_unbuilt(form, error)
     return _as_stored(built.eager(*inputs, *parameters), order)
 
 
 @torch.library.register_fake(_ACTIVATION)  # type: ignore[untyped-decorator]
 def _(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
-    layout = _built(form).layout
+    layout = built_form(form).layout
     return _empty(apart(inputs, layout)[0], memory_order(inputs, parameters, layout))
 
 
@@ -212,7 +183,7 @@ def _activation_gradients(
     weight: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
 ) -> list[Tensor]:
     """The gradients of sum(weight f): one for each input, then one for each parameter."""
-    built = _built(form)
+    built = built_form(form)
     order = memory_order(inputs, parameters, built.layout)
     if _worth_a_pass(inputs[0]) and form not in _UNBUILT:
         results = [_fresh(t, order) for t in inputs]
@@ -225,7 +196,7 @@ def _activation_gradients(
                 sums = list(built.gradients(weight.double(), wide, parameters))[len(inputs) :]
             return [*results, *sums]
         except RunError as error:
-            _say_unbuilt(form, error)
+            report_unbuilt(form, error)
     return _gradients_as_stored(built.gradients(weight, inputs, parameters), len(inputs), order)
 
 
@@ -233,7 +204,7 @@ def _activation_gradients(
 def _(
     weight: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
 ) -> list[Tensor]:
-    order = memory_order(inputs, parameters, _built(form).layout)
+    order = memory_order(inputs, parameters, built_form(form).layout)
     return [*(_empty(t, order) for t in inputs), *(t.new_empty(t.shape) for t in parameters)]
 
 
@@ -285,7 +256,7 @@ def _gradients_as_stored(
 def _activation_eagerly(
     inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
 ) -> Tensor:
-    built = _built(form)
+    built = built_form(form)
     order = memory_order(inputs, parameters, built.layout)
     return _as_stored(built.eager(*inputs, *parameters), order)
 
@@ -293,7 +264,7 @@ def _activation_eagerly(
 def _gradients_eagerly(
     weight: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str
 ) -> list[Tensor]:
-    built = _built(form)
+    built = built_form(form)
     order = memory_order(inputs, parameters, built.layout)
     pulled = torch.func.vjp(built.eager, *inputs, *parameters)[1]
     return _gradients_as_stored(pulled(weight), len(inputs), order)
@@ -329,7 +300,7 @@ def _followed(*tensors: Tensor) -> bool:
     return any(torch._VF._unpack_dual(t, level=0).tangent is not None for t in tensors)
 
 
-def _built(name: str) -> Form:
+def built_form(name: str) -> Form:
     if name not in _FORMS:
         raise ConfigError(
             f"activation {name} of a compiled or loaded graph was not built in this process",
@@ -338,9 +309,9 @@ def _built(name: str) -> Form:
     return _FORMS[name]
 
 
-def _say_unbuilt(form: str, error: RunError) -> None:
+def report_unbuilt(form: str, error: RunError) -> None:
     _UNBUILT.add(form)
-    _say(f"an activation is computed without a fused kernel: {error.line()}")
+    report_once(f"an activation is computed without a fused kernel: {error.line()}")
 
 
 def _forward(inputs: Sequence[Tensor], parameters: Sequence[Tensor], form: str) -> Tensor:
@@ -410,22 +381,25 @@ def differentiable(
 
 def _worth_a_pass(x: Tensor) -> bool:
     """Whether x is large enough, and a backend supports tensors like it. Otherwise the reason is reported once."""
-    if x.numel() < SMALLEST:
+    if x.is_cuda and x.numel() < SMALLEST:
         return False
-    if _has_backend(x):
+    if has_backend(x):
         return True
     backend = {"cpu": build, "cuda": gpu}.get(x.device.type)
     if backend is not None and x.dtype in STORED:
-        _say(f"activations are computed without fused kernels: {backend.unavailable_reason()}")
+        report_once(
+            f"activations are computed without fused kernels: {backend.unavailable_reason()}"
+        )
     return False
 
 
-def _has_backend(x: Tensor) -> bool:
+def has_backend(x: Tensor) -> bool:
+    """Whether passes over tensors like x can run here."""
     return cpu.is_supported(x) or gpu.is_supported(x)
 
 
 @lru_cache(maxsize=256)
-def _say(text: str) -> None:
+def report_once(text: str) -> None:
     """Print a line once in a process."""
     Console().log(text)
 

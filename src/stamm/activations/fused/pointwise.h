@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "vectors.h"
 
@@ -22,6 +23,7 @@ namespace stamm {
 constexpr int64_t block = 512;        // elements that are in flight at once
 constexpr int64_t summed = 32 * vector_bytes;  // elements that lanes add up: 128 in each of float32
 constexpr int64_t chunk = STAMM_CHUNK;  // what one thread takes at a time, and sums up
+constexpr int64_t serial = 1 << 15;     // fewer elements: waking threads takes longer
 constexpr int64_t rows_at_once = STAMM_ROWS;  // likewise where columns have their own parameters
 static_assert(chunk % summed == 0);
 
@@ -41,6 +43,10 @@ inline T* place(const Strided& t, int64_t columns, int64_t first, int64_t size, 
 }
 template <class T>
 inline void collect(const Strided& t, int64_t columns, int64_t first, int64_t size, T* to) {
+  if (const T* from = place<T>(t, columns, first, size, 1)) {
+    std::memcpy(to, from, size * sizeof(T));
+    return;
+  }
   for (int64_t i = 0; i < size; ++i) {
     const int64_t row = (first + i) / columns, column = (first + i) % columns;
     to[i] = static_cast<T*>(t.data)[row * t.row_step + column * t.column_step];
@@ -48,6 +54,10 @@ inline void collect(const Strided& t, int64_t columns, int64_t first, int64_t si
 }
 template <class T>
 inline void scatter(const T* from, const Strided& t, int64_t columns, int64_t first, int64_t size) {
+  if (T* to = place<T>(t, columns, first, size, 1)) {
+    std::memcpy(to, from, size * sizeof(T));
+    return;
+  }
   for (int64_t i = 0; i < size; ++i) {
     const int64_t row = (first + i) / columns, column = (first + i) % columns;
     static_cast<T*>(t.data)[row * t.row_step + column * t.column_step] = from[i];
@@ -124,7 +134,7 @@ void run(const Strided* in, const Strided* out, int64_t rows, int64_t columns,
   const int64_t count = rows * columns, chunks = (count + chunk - 1) / chunk;
   V uniforms[P::uniforms + 1];
   prepared<P>([&](int k, int) { return parameters[k]; }, uniforms);
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (count >= serial)
   for (int64_t c = 0; c < chunks; ++c) {
     double added[P::sums + 1] = {};
     const int64_t stop = std::min(count, (c + 1) * chunk);
@@ -165,7 +175,8 @@ void run_columns(const Strided* in, const Strided* out, int64_t rows, int64_t co
   using V = Vector<C>;
   const int64_t tall = (rows + rows_at_once - 1) / rows_at_once;
   const int64_t wide = (columns + block - 1) / block;
-#pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
+#pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads) \
+    if (rows * columns >= serial)
   for (int64_t r = 0; r < tall; ++r) {
     for (int64_t b = 0; b < wide; ++b) {
       V uniforms[block / lanes<C>][P::uniforms + 1];

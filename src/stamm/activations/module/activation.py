@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from stamm.activations import catalog
 from stamm.activations.cache import is_judged
 from stamm.activations.codegen.kernel_lookup import kernel_of
-from stamm.activations.effective import effective_tensor
-from stamm.activations.fused.operation import without_gradients
+from stamm.activations.effective import effective_tensors
+from stamm.activations.fused.direct import direct_calls, without_gradients
+from stamm.activations.fused.operation import Layout
 from stamm.activations.module.ops import gated_operation, plain_operation
 from stamm.activations.spec import Gated, Spec
-from stamm.activations.spec.parameters import Parameter
 from stamm.activations.spec.shipped import NAMES
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError
 
+_LOOKED_UP = ("_kernel", "_operations", "_direct")  # from the spec, again in each copy
 _SHORT = (torch.float16, torch.bfloat16)
 EXACT = "exact"
 Precision = Literal["exact", "fast"]
@@ -102,7 +103,7 @@ class ActivationModule(nn.Module):
         with torch.no_grad():
             if raw:
                 return {p.name: _numbers(getattr(self, p.name)) for p in self.spec.trainable}
-            effective = iter([_numbers(self._effective(p)) for p in self.spec.trainable])
+            effective = iter([_numbers(values) for values in self._effective()])
         return {p.name: next(effective) if p.trainable else p.initial for p in self.spec.parameters}
 
     def effective(self) -> dict[str, float]:
@@ -167,7 +168,7 @@ class ActivationModule(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the functions, which are looked up again from the spec."""
-        return {k: v for k, v in self.__dict__.items() if k not in ("_kernel", "_operations")}
+        return {k: v for k, v in self.__dict__.items() if k not in _LOOKED_UP}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copied or unpickled module."""
@@ -191,6 +192,20 @@ class ActivationModule(nn.Module):
             if isinstance(arity, Gated)
             else {"plain": plain_operation(self._kernel, fixed, exact=exact)}
         )
+        self._direct = {
+            layout: direct_calls(operation, self.spec.parameters)
+            for layout, operation in self._operations.items()
+            if self.count == 1 and self.compat == EXACT
+        }
+
+    def _call(self, layout: Layout, *inputs: Tensor) -> Tensor:
+        """The activation in its exact order of evaluation."""
+        if not torch.compiler.is_compiling() and layout in self._direct:
+            stored = [self._parameters.get(p.name) for p in self._direct[layout].maps.trainable]
+            result = self._direct[layout](inputs, stored)  # type: ignore[arg-type]
+            if result is not None:
+                return result
+        return self._operations[layout](*inputs, *self.effective_tensors())
 
     def _initial_raw(self) -> dict[str, float]:
         return self.spec.raw_values({p.name: p.initial for p in self.spec.trainable})
@@ -226,7 +241,7 @@ class ActivationModule(nn.Module):
         Dtypes   float64, from the stored numbers without a rounding in between (float32 on a device
                  without float64); in a compat order of evaluation the stored dtype
         """
-        return [self._for_neurons(self._effective(p)) for p in self.spec.trainable]
+        return [self._for_neurons(values) for values in self._effective()]
 
     def frozen(self) -> Callable[..., Tensor]:
         """The activation with its present shape parameters, without gradients, for decoding.
@@ -237,7 +252,8 @@ class ActivationModule(nn.Module):
             return self
         operation = next(iter(self._operations.values()))
         with torch.no_grad():
-            return without_gradients(operation.form, self.effective_tensors())  # type: ignore[attr-defined]
+            values = self.effective_tensors()
+        return without_gradients(direct_calls(operation, self.spec.parameters), values)
 
     def _for_neurons(self, values: Tensor) -> Tensor:
         """One value for each neuron where each group has one."""
@@ -245,23 +261,14 @@ class ActivationModule(nn.Module):
             return values
         return values[:, None].expand(-1, self.neurons // values.numel()).reshape(-1)
 
-    def _effective(self, parameter: Parameter) -> Tensor:
-        bound: Tensor | float = 0.0
-        name = parameter.above_name
-        if name is not None:
-            bounding = next(p for p in self.spec.parameters if p.name == name)
-            if bounding.trainable:
-                bound = self._effective(bounding)
-            else:
-                bound = bounding.initial if self.compat == EXACT else getattr(self, name)
-        elif parameter.above is not None:
-            bound = float(parameter.above)
-        stored: Tensor = getattr(self, parameter.name)
-        if self.compat != EXACT:
-            return effective_tensor(parameter, stored, bound)
-        # In float64 until combined with x: float32 would lose the difference of alpha_n and beta.
-        wide = stored if stored.device.type == "mps" else stored.double()
-        return effective_tensor(parameter, wide, bound, exact=True)
+    def _effective(self) -> list[Tensor]:
+        """The effective values of each trainable parameter: one, or one for each group or neuron."""
+        parameters = self.spec.parameters
+        stored: dict[str, Tensor] = {p.name: getattr(self, p.name) for p in self.spec.trainable}
+        if self.compat == EXACT:
+            return effective_tensors(parameters, stored)
+        constants = {n: getattr(self, n) for n in self._constants()}
+        return effective_tensors(parameters, stored, constants=constants)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ActivationModule:
         if self.compat != EXACT:
@@ -303,7 +310,7 @@ class Activation(ActivationModule):
     def forward(self, x: Tensor) -> Tensor:
         """f(x), with the shape and dtype of x."""
         if self.compat == EXACT:
-            return self._operations["plain"](x, *self.effective_tensors())
+            return self._call("plain", x)
         trainable = iter(self.effective_tensors())
         values = [
             next(trainable) if p.trainable else getattr(self, p.name) for p in self.spec.parameters
@@ -321,7 +328,7 @@ class GatedActivation(ActivationModule):
 
         Raises   ConfigError when they differ.
         """
-        return self._operations["apart"](gate, up, *self.effective_tensors())
+        return self._call("apart", gate, up)
 
     def of_fused(self, fused: Tensor) -> Tensor:
         """f(gate) * up of one projection that holds both, in the layout the spec states.
@@ -336,7 +343,7 @@ class GatedActivation(ActivationModule):
                 where=self.spec.where,
                 fix="Its last axis must be even",
             )
-        return self._operations[self.spec.arity.layout](fused, *self.effective_tensors())
+        return self._call(self.spec.arity.layout, fused)
 
 
 def build_activation(

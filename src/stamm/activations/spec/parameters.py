@@ -7,6 +7,7 @@ move freely; the bijection maps it into the range that the parameter's constrain
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stamm.base.errors import ConfigError
@@ -129,13 +130,27 @@ class Parameter:
             case Absolute():
                 return abs(above) + abs(raw)
             case Between(low=low, high=high):
-                small = math.exp(-abs(raw))
-                share = 1.0 / (1.0 + small) if raw >= 0 else small / (1.0 + small)
-                return low + (high - low) * share
+                return low + (high - low) * _logistic(raw)
             case Identity():
                 return raw
             case Fixed():
                 return self.initial
+
+    def slopes(self, raw: float, above: float = 0.0) -> tuple[float, float]:
+        """The derivatives of `effective` in the stored number and in the bound."""
+        match self.bijection:
+            case Softplus():
+                return _logistic(raw), 1.0
+            case Exp():
+                return _exp(raw), 1.0
+            case Absolute():
+                return _sign(raw), _sign(above)
+            case Between(low=low, high=high):
+                return (high - low) * _logistic(raw) * _logistic(-raw), 0.0
+            case Identity():
+                return 1.0, 0.0
+            case Fixed():
+                return 0.0, 0.0
 
     def raw(self, effective: float, above: float = 0.0) -> float:
         """The stored number of an effective value. Inverse of `effective`.
@@ -192,12 +207,65 @@ class Parameter:
         return ""
 
 
+class ParameterMaps:
+    """The bijections of a spec's trainable parameters together, on plain numbers.
+
+    Checked  tests/unit/activations/test_effective.py
+    """
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        held = {p.name: p for p in parameters}
+        self.trainable = tuple(p for p in parameters if p.trainable)
+        places = {p.name: place for place, p in enumerate(self.trainable)}
+        # Per parameter the place of its bound, or the bound itself; bounds come before what they bound.
+        self._bounds: list[int | float] = []
+        for parameter in self.trainable:
+            name = parameter.above_name
+            if name is None:
+                self._bounds.append(float(parameter.above or 0.0))
+            else:
+                self._bounds.append(places[name] if name in places else float(held[name].initial))
+        self._order: list[int] = []
+        while len(self._order) < len(self.trainable):
+            self._order += [
+                place
+                for place, bound in enumerate(self._bounds)
+                if place not in self._order and (isinstance(bound, float) or bound in self._order)
+            ]
+
+    def __call__(self, raw: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Effective values of stored numbers, and row by row their derivatives in all of these."""
+        count = len(self.trainable)
+        values, slopes = [0.0] * count, [0.0] * (count * count)
+        for place in self._order:
+            parameter, bound, number = self.trainable[place], self._bounds[place], raw[place]
+            above = values[bound] if isinstance(bound, int) else bound
+            values[place] = parameter.effective(number, above)
+            own, of_bound = parameter.slopes(number, above)
+            if isinstance(bound, int):
+                for column in range(count):
+                    slopes[place * count + column] = of_bound * slopes[bound * count + column]
+            slopes[place * count + place] = own
+        return values, slopes
+
+
 def is_finite(number: float) -> bool:
     """Whether a number, which may be an integer of any length, is finite in double precision."""
     try:
         return math.isfinite(number)
     except OverflowError:
         return False
+
+
+def _logistic(raw: float) -> float:
+    """1/(1 + exp(-raw))."""
+    small = math.exp(-abs(raw))
+    return 1.0 / (1.0 + small) if raw >= 0 else small / (1.0 + small)
+
+
+def _sign(number: float) -> float:
+    """-1, 0 or 1; NaN of NaN."""
+    return math.copysign(1.0, number) if number else number
 
 
 def _exp(raw: float) -> float:

@@ -1,0 +1,244 @@
+"""Eager calls on a CPU as one operation of C++: `stamm::direct`, for tensors of any size.
+
+It computes with the kernels of `cpu.py`, so the bits are those of `stamm::activation`. In Python are
+the checks that no transform or trace needs to see torch's own functions, and the maps of the shape
+parameters from the numbers they hold at each call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from stamm.activations.effective import effective_tensors
+from stamm.activations.fused import build, cpu, memory
+from stamm.activations.fused.layouts import STORED
+from stamm.activations.fused.operation import (
+    Layout,
+    Operation,
+    built_form,
+    differentiable,
+    forward_of,
+    has_backend,
+    is_eager,
+    report_once,
+    report_unbuilt,
+)
+from stamm.activations.fused.passes import PassName
+from stamm.activations.spec.parameters import Parameter, ParameterMaps
+from stamm.base.errors import RunError
+
+_SOURCE = Path(__file__).with_name("direct.cpp")
+# The compiler takes 13 s for it, once per machine and version of torch: for processes that call often.
+WORTH_COMPILING = 256
+_TENSORS = (Tensor, torch.nn.Parameter)  # subclasses have rules for torch's own functions only
+
+
+class DirectCalls:
+    """Eager calls of one form with the shape parameters of one spec."""
+
+    def __init__(self, operation: Operation, parameters: Sequence[Parameter]) -> None:
+        self.operation = operation
+        self.form: str = operation.form  # type: ignore[attr-defined]
+        self.parameters = tuple(parameters)
+        self.maps = ParameterMaps(parameters)
+        self._kernels: dict[torch.dtype, int | None] = {}
+
+    def __call__(self, inputs: Sequence[Tensor], stored: Sequence[Tensor]) -> Tensor | None:
+        """f, differentiable in `inputs` and in the `stored` numbers; None where it is not supported.
+
+        stored   one tensor for each trainable parameter
+        """
+        for tensor in stored:
+            if type(tensor) not in _TENSORS or not tensor.is_cpu or tensor.numel() != 1:
+                return None
+        kernel = self._kernel_for(inputs)
+        if kernel is None:
+            return None
+        values, slopes = self.maps([tensor.item() for tensor in stored]) if stored else ([], [])
+        result: Tensor = _operation()(inputs, stored, values, slopes, kernel)  # type: ignore[misc]
+        return result
+
+    def frozen(self, inputs: Sequence[Tensor], values: Sequence[float]) -> Tensor | None:
+        """f with constant effective values, without gradients; None where it is not supported."""
+        if torch.compiler.is_compiling() or not all(t.is_contiguous() for t in inputs):
+            return None
+        kernel = self._kernel_for(inputs)
+        if kernel is None:
+            return None
+        result: Tensor = _operation()(inputs, (), values, (), kernel)  # type: ignore[misc]
+        return result
+
+    def _kernel_for(self, inputs: Sequence[Tensor]) -> int | None:
+        """The number of the kernel of a call that no transform, trace or mode observes, or None."""
+        first = inputs[0]
+        if not first.is_cpu:
+            return None
+        for tensor in inputs:
+            if type(tensor) not in _TENSORS or tensor.shape != first.shape:
+                return None
+        if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+            return None
+        if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack():
+            return None
+        return self.kernel(first)
+
+    def kernel(self, x: Tensor) -> int | None:
+        """The number of the compiled kernel for tensors like x; None where there is none."""
+        if is_eager(self.form):
+            return None
+        if x.dtype not in self._kernels:
+            if not _is_worth_it():
+                return None
+            self._kernels[x.dtype] = self._compiled(x)
+        if x.nbytes >= memory.FROM:
+            _share_allocator()
+        return self._kernels[x.dtype]
+
+    def effective(self, stored: Sequence[Tensor]) -> list[Tensor]:
+        """The effective values of stored numbers, differentiable."""
+        names = [p.name for p in self.maps.trainable]
+        return effective_tensors(self.parameters, dict(zip(names, stored, strict=True)))
+
+    def _compiled(self, x: Tensor) -> int | None:
+        form = built_form(self.form)
+        if x.dtype not in STORED or build.unavailable_reason() is not None or _operation() is None:
+            return None
+        computing = form.computing(x)
+        names: tuple[PassName, PassName] = ("forward", "backward")
+        if form.layout != "plain":
+            names = ("gated_forward", "gated_backward")
+        try:
+            passes = [
+                cpu.function_of(name, form.kernel, form.fixed, computing, x.dtype, False)
+                for name in names
+            ]
+        except RunError as error:
+            report_unbuilt(self.form, error)
+            return None
+        index = ctypes.c_int64()
+        build.function(_SOURCE.read_text(), "add_kernel", torch_headers=True)(
+            *(ctypes.cast(p, ctypes.c_void_p) for p in passes),  # type: ignore[arg-type]
+            self.form.encode(),
+            ctypes.c_int(get_args(Layout).index(form.layout)),
+            ctypes.c_int(computing == torch.float32),
+            ctypes.c_int64(build.CHUNK),
+            ctypes.byref(index),
+        )
+        _CALLS[index.value] = self
+        return index.value
+
+
+_CALLS: dict[int, DirectCalls] = {}  # by the number of their kernel
+_CALLED = itertools.count(1)
+
+
+@lru_cache(maxsize=1024)
+def direct_calls(operation: Operation, parameters: tuple[Parameter, ...]) -> DirectCalls:
+    """The calls of a form and the parameters of its spec."""
+    return DirectCalls(operation, parameters)
+
+
+def without_gradients(calls: DirectCalls, parameters: Sequence[Tensor]) -> Operation:
+    """The operation (*inputs) -> f for constant effective values of the parameters.
+
+    Checked  tests/unit/activations/test_module.py
+    """
+    fixed = [parameter.detach() for parameter in parameters]
+    single = all(p.numel() == 1 for p in fixed) and not any(p.is_meta for p in fixed)
+    values = [float(p) for p in fixed] if single else None
+
+    def operation(*inputs: Tensor) -> Tensor:
+        if values is not None and not torch.is_grad_enabled():
+            result = calls.frozen(inputs, values)
+            if result is not None:
+                return result
+        if is_eager(calls.form):
+            return built_form(calls.form).eager(*inputs, *fixed)
+        with torch.no_grad():
+            return forward_of(inputs, fixed, calls.form, fuse=has_backend(inputs[0]))
+
+    return operation
+
+
+def _is_worth_it() -> bool:
+    """Whether `direct.cpp` is compiled already, or this process has called often enough."""
+    return next(_CALLED) > WORTH_COMPILING or _is_built()
+
+
+@cache
+def _is_built() -> bool:
+    return build.is_built(_SOURCE.read_text(), torch_headers=True)
+
+
+@cache
+def _operation() -> Callable[..., Tensor] | None:
+    """The operation of `direct.cpp`, or None where that does not compile: reported once."""
+    try:
+        build.function(_SOURCE.read_text(), "add_kernel", torch_headers=True)
+    except RunError as error:
+        report_once(f"activations of small tensors are slower than they could be: {error.line()}")
+        return None
+    operation: Callable[..., Tensor] = torch.ops.stamm.direct.default
+    return operation
+
+
+@cache
+def _share_allocator() -> None:
+    """Large results come from the cache of `memory.py`."""
+    address = memory.results_allocator()
+    if address is not None:
+        share = build.function(_SOURCE.read_text(), "set_results_allocator", torch_headers=True)
+        share(ctypes.c_size_t(address), ctypes.c_int64(memory.FROM))
+
+
+# What `stamm::direct` does not support itself, called by it.
+_ANY, _GRADIENTS = "stamm::direct_any", "stamm::direct_gradients"
+torch.library.define(_ANY, "(Tensor[] inputs, Tensor[] stored, int kernel) -> Tensor")
+torch.library.define(
+    _GRADIENTS, "(Tensor weight, Tensor[] inputs, Tensor[] stored, int kernel) -> Tensor[]"
+)
+
+
+@torch.library.impl(_ANY, "CompositeImplicitAutograd")
+def _any(inputs: Sequence[Tensor], stored: Sequence[Tensor], kernel: int) -> Tensor:
+    """Layouts with gaps, tangents of forward mode: the operation of all devices and layouts."""
+    calls = _CALLS[kernel]
+    return calls.operation(*inputs, *calls.effective(stored))
+
+
+def _gradients(
+    weight: Tensor, inputs: Sequence[Tensor], stored: Sequence[Tensor], kernel: int
+) -> list[Tensor]:
+    """Gradients that are differentiated again, or of many weights at once."""
+    calls = _CALLS[kernel]
+    form, count = built_form(calls.form), len(inputs)
+    if torch.is_grad_enabled():
+
+        def eager(*tensors: Tensor) -> Tensor:
+            return form.eager(*tensors[:count], *calls.effective(tensors[count:]))
+
+        tensors = [*inputs, *stored]
+        found = differentiable(eager, weight, tensors)
+        return [t.new_empty(0) if g is None else g for t, g in zip(tensors, found, strict=True)]
+    values = calls.effective(stored)
+    _, slopes = calls.maps([tensor.item() for tensor in stored])
+    gradients = form.gradients(weight, inputs, values)
+    sums = gradients[count:]
+    by_stored = [
+        sum((s * slopes[row * len(stored) + column] for row, s in enumerate(sums)), 0.0)
+        for column in range(len(stored))
+    ]
+    moved = [torch.as_tensor(g).to(t.dtype) for g, t in zip(by_stored, stored, strict=True)]
+    return [*gradients[:count], *moved]
+
+
+for _key in ("CompositeImplicitAutograd", "Batched", "FuncTorchDynamicLayerFrontMode"):
+    torch.library.impl(_GRADIENTS, _key)(_gradients)

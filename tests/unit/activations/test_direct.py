@@ -1,0 +1,250 @@
+"""Eager calls on a CPU by one operation: the bits of the general way, with a bounded number of calls."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from stamm.activations.effective import effective_tensors
+from stamm.activations.fused import build, direct, operation
+from stamm.activations.module import Activation, GatedActivation, build_activation, xielu
+from stamm.activations.spec.parameters import (
+    Absolute,
+    Between,
+    Exp,
+    Fixed,
+    Identity,
+    Parameter,
+    ParameterMaps,
+    Softplus,
+)
+from stamm.base.errors import ConfigError
+
+needs_compiler = pytest.mark.skipif(
+    build.unavailable_reason() is not None, reason=f"no CPU kernels: {build.unavailable_reason()}"
+)
+GENERATOR = torch.Generator().manual_seed(5)
+
+
+def _normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return (2 * torch.randn(*shape, generator=GENERATOR)).to(dtype)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first call on."""
+    monkeypatch.setattr(direct, "WORTH_COMPILING", 0)
+    assert direct._operation() is not None
+
+
+def _general(module: Activation | GatedActivation, layout: str, *inputs: Tensor) -> Tensor:
+    return module._operations[layout](*inputs, *module.effective_tensors())
+
+
+def _results(
+    module: Activation | GatedActivation,
+    call: Callable[..., Tensor],
+    inputs: list[Tensor],
+    weight: Tensor,
+) -> list[Tensor]:
+    leaves = [t.detach().requires_grad_() for t in inputs]
+    y = call(*leaves)
+    gradients = torch.autograd.grad(y, [*leaves, *module.parameters()], weight)
+    with torch.no_grad():
+        return [y, call(*leaves), *gradients]
+
+
+@pytest.mark.parametrize("raw", [-30.0, -1.5, 0.3, 45.0])
+def test_maps_of_numbers_are_those_of_tensors_with_their_slopes(raw: float) -> None:
+    parameters = (
+        Parameter(name="a", initial=1.0, bijection=Softplus(above="b")),
+        Parameter(name="b", initial=0.7, bijection=Between(low=-1.0, high=2.0)),
+        Parameter(name="c", initial=2.0, bijection=Exp(above="a")),
+        Parameter(name="d", initial=2.0, bijection=Absolute(above="e")),
+        Parameter(name="e", initial=2.0, bijection=Identity()),
+        Parameter(name="f", initial=0.5, bijection=Fixed()),
+        Parameter(name="g", initial=1.0, bijection=Softplus(above="f")),
+        Parameter(name="h", initial=1.0, bijection=Softplus(above="0.25")),
+    )
+    maps = ParameterMaps(parameters)
+    stored = [raw + place / 8 for place in range(len(maps.trainable))]
+    values, slopes = maps(stored)
+    leaves = {
+        p.name: torch.tensor([number], dtype=torch.float64, requires_grad=True)
+        for p, number in zip(maps.trainable, stored, strict=True)
+    }
+    wanted = effective_tensors(parameters, leaves)
+    for row, (value, tensor) in enumerate(zip(values, wanted, strict=True)):
+        assert value == pytest.approx(tensor.item(), rel=1e-14)
+        found = slopes[row * len(stored) : (row + 1) * len(stored)]
+        true = torch.autograd.grad(tensor, list(leaves.values()), allow_unused=True)
+        for slope, gradient in zip(found, true, strict=True):
+            assert slope == pytest.approx(0.0 if gradient is None else gradient.item(), rel=1e-13)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["xielu", "silu", "swiglu"])
+def test_bits_are_those_of_the_general_way(name: str, dtype: torch.dtype, compiled: None) -> None:
+    module = build_activation(name)
+    gated = isinstance(module, GatedActivation)
+    given = {
+        "one": _normal(1, dtype=dtype),
+        "odd": _normal(3, 7, 25, dtype=dtype),
+        "long": _normal(90, 1024, dtype=dtype),
+        "channels_last": _normal(2, 5, 9, 9, dtype=dtype).contiguous(
+            memory_format=torch.channels_last
+        ),
+        "gaps": _normal(6, 40, dtype=dtype)[:, ::2],
+        "none": _normal(0, 4, dtype=dtype),
+    }
+    layout = "apart" if gated else "plain"
+    for label, x in given.items():
+        inputs = [x, (x + 1).to(dtype)] if gated else [x]
+        weight = _normal(*x.shape, dtype=dtype)  # row-major, whatever x is
+        found = _results(module, module, inputs, weight)
+        wanted = _results(module, lambda *t: _general(module, layout, *t), inputs, weight)
+        for ours, theirs in zip(found, wanted, strict=True):
+            assert torch.equal(ours, theirs), label
+            assert ours.stride() == theirs.stride() and ours.dtype == theirs.dtype, label
+    if gated:
+        both = _normal(6, 2 * 20, dtype=dtype)
+        weight = _normal(6, 20, dtype=dtype)
+        held = module.spec.arity.layout  # type: ignore[union-attr]
+        found = _results(module, module.of_fused, [both], weight)
+        wanted = _results(module, lambda t: _general(module, held, t), [both], weight)
+        assert all(map(torch.equal, found, wanted))
+
+
+@needs_compiler
+def test_calls_use_the_operation_and_others_the_general_way(
+    compiled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+    direct_operation = direct._operation()
+    assert direct_operation is not None
+
+    def count(*arguments: Any) -> Tensor:
+        used.append(1)
+        return direct_operation(*arguments)
+
+    monkeypatch.setattr(direct, "_operation", lambda: count)
+    module, x = xielu(), _normal(4, 8)
+    module(x)
+    module.frozen()(x)
+    with torch.no_grad():
+        module(x)
+        module.frozen()(x)
+    assert len(used) == 3  # frozen activations are for decoding, where nothing is differentiated
+    torch.vmap(module)(x)
+    torch.func.grad(lambda t: module(t).sum())(x)
+    module(x.double())
+    xielu(neurons=8)(x)
+    xielu(compat="eps")(x)
+    operation.use_eager(module.forms, eager=True)
+    module(x)
+    operation.use_eager(module.forms, eager=False)
+    assert len(used) == 3
+
+
+@needs_compiler
+def test_a_parameter_that_changes_is_read_at_the_next_call(compiled: None) -> None:
+    """Also where its version counter does not show it."""
+    module, x = xielu(), _normal(10)
+    before = module(x)
+    module.alpha_p.data.fill_(3.0)
+    assert torch.equal(module(x), _general(module, "plain", x))
+    assert not torch.equal(module(x), before)
+
+
+@needs_compiler
+def test_gradients_of_gradients_and_of_many_weights(compiled: None) -> None:
+    module = xielu()
+    x, weights = _normal(12).requires_grad_(), _normal(3, 12)
+    leaves = [x, *module.parameters()]
+    for call in (module, lambda t: _general(module, "plain", t)):
+        first = torch.autograd.grad(call(x), leaves, weights[0], create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+        many = torch.autograd.grad(call(x), leaves, weights, is_grads_batched=True)
+        tangent = torch.autograd.forward_ad
+        with tangent.dual_level():
+            moved = tangent.unpack_dual(call(tangent.make_dual(x.detach(), weights[1]))).tangent  # type: ignore[no-untyped-call]
+        if call is module:
+            found = [*first, *second, *many, moved]
+        else:
+            for ours, theirs in zip(found, [*first, *second, *many, moved], strict=True):
+                assert torch.allclose(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+@needs_compiler
+def test_sums_beyond_float32_are_computed_again(compiled: None) -> None:
+    module = xielu()
+    x = torch.full((64,), 1e19, dtype=torch.bfloat16)
+    weight = torch.tensor([1.0, -1.0] * 32, dtype=torch.bfloat16)
+    found = _results(module, module, [x], weight)
+    wanted = _results(module, lambda t: _general(module, "plain", t), [x], weight)
+    assert all(
+        torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(found, wanted, strict=True)
+    )
+    assert found[-2].isfinite().all()
+
+
+@needs_compiler
+def test_autograd_knows_the_call_as_any_other(compiled: None) -> None:
+    module = xielu()
+    x = _normal(4, 6).requires_grad_()
+    module(x).sum().backward()  # a weight that is one number
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.autograd.grad(_general(module, "plain", x).sum(), x)[0])
+    y = module(x)
+    y.sum().backward(retain_graph=True)
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        y.sum().backward()
+    moved = x * 1
+    y = module(moved)
+    moved.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    module(x).add_(1).sum().backward()
+    with pytest.raises(ConfigError, match="gate is"):
+        build_activation("swiglu")(_normal(3), _normal(4))
+
+
+@pytest.fixture
+def events() -> Iterator[Callable[[Callable[[], object]], int]]:
+    """How many functions of Python and C a call enters."""
+
+    def count(call: Callable[[], object]) -> int:
+        seen = 0
+
+        def saw(frame: object, event: str, argument: object) -> None:
+            nonlocal seen
+            seen += event in ("call", "c_call")
+
+        call()
+        sys.setprofile(saw)
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+        return seen
+
+    yield count
+    sys.setprofile(None)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("name", "most"), [("silu", 40), ("swiglu", 45), ("xielu", 100)])
+def test_a_call_enters_few_functions(
+    name: str, most: int, compiled: None, events: Callable[[Callable[[], object]], int]
+) -> None:
+    """What a small tensor costs; the general way of xielu enters 300 and 30 operations of torch."""
+    module = build_activation(name)
+    inputs = [_normal(16).requires_grad_() for _ in range(1 + isinstance(module, GatedActivation))]
+    assert events(lambda: module(*inputs)) <= most
