@@ -24,10 +24,11 @@ from stamm.activations.certificates.intervals import (
 from stamm.activations.certificates.tail_functions import expansion
 from stamm.activations.certificates.tails import Tail
 from stamm.activations.derivation.formulas import Branch, Derived
+from stamm.activations.derivation.parametric import ParametricIntegral
 from stamm.activations.derivation.primitives import X, absolute, signum
 from stamm.activations.derivation.stable_forms import sample_points, split
 from stamm.activations.derivation.symbolic import elementary, number
-from stamm.activations.derivation.tables import TabulatedIntegral
+from stamm.activations.derivation.tables import NumericalIntegral
 
 KINKED = (sympy.Abs, sympy.sign, absolute, signum)
 LONGEST = 40  # operations in a formula that is worth simplifying
@@ -156,14 +157,14 @@ class CertifiedCurve:
                derivatives come from f'.
         """
         function = self.pieces[0][position].formula
-        if order == 0 or not function.has(TabulatedIntegral):
+        if order == 0 or not function.has(NumericalIntegral):
             return sympy.diff(function, X, order)
         return sympy.diff(self.pieces[1][position].formula, X, order - 1)
 
     def smooth_parts(self) -> list[Expr]:
         """For each piece a formula that is smooth where f is: f' where f is read from a table."""
         return [
-            self.derivative(i, 1) if piece.formula.has(TabulatedIntegral) else piece.formula
+            self.derivative(i, 1) if piece.formula.has(NumericalIntegral) else piece.formula
             for i, piece in enumerate(self.pieces[0])
         ]
 
@@ -391,7 +392,9 @@ def at_values(formula: Expr, values: Mapping[str, float]) -> Expr:
         for symbol in formula.free_symbols
         if symbol != X
     }
-    return formula.xreplace(known)
+    return formula.xreplace(known).replace(
+        lambda part: isinstance(part, ParametricIntegral), lambda part: type(part).as_table(part)
+    )
 
 
 def value_at(formula: Expr, point: Expr, side: int = 1) -> Expr:

@@ -10,9 +10,10 @@ from sympy import Expr
 
 from stamm.activations.codegen.anchored import anchored_constant
 from stamm.activations.codegen.signed_zero import factor_out_x, owns_zero, phi2_over
-from stamm.activations.codegen.tables import table_constant
+from stamm.activations.codegen.tables import integral_name, table_constant
 from stamm.activations.derivation.anchored import Anchored
 from stamm.activations.derivation.formulas import Branch
+from stamm.activations.derivation.parametric import ParametricIntegral
 from stamm.activations.derivation.primitives import Primitive, X, expm1, logistic, phi2
 from stamm.activations.derivation.stable_forms import ordered_factors, ordered_terms
 from stamm.activations.derivation.tables import TabulatedIntegral
@@ -208,6 +209,10 @@ class _Printer:
 
     def _call(self, formula: Expr) -> str:
         kind, argument = type(formula), self._tensor(formula.args[0])
+        if issubclass(kind, ParametricIntegral):
+            name = integral_name(kind)
+            text = f"{argument}, parameters, _rate_of_{name}, {kind.origin!r}, *{name.upper()}"
+            return self._body.name("integral", f"primitives.integrated({text})")
         if kind is logistic:
             return self._logistic(formula.args[0])
         if issubclass(kind, TabulatedIntegral):

@@ -15,7 +15,7 @@ import sympy
 from stamm.activations.codegen.anchored import anchored_source
 from stamm.activations.codegen.compat import compat_function
 from stamm.activations.codegen.formula import Body
-from stamm.activations.codegen.tables import tables_source
+from stamm.activations.codegen.tables import integral_name, sides_source, tables_source
 from stamm.activations.derivation.anchored import anchored_in
 from stamm.activations.derivation.formulas import Branches, Derived
 from stamm.activations.derivation.primitives import X
@@ -41,6 +41,16 @@ def kernel_source(derived: Derived, command: str = COMMAND) -> str:
     second = [rows[i][j] for i in range(len(rows)) for j in range(i, len(rows))]
     backward = derived.surrogate or (stable.slope, stable.curvature)
     functions = [
+        _function(
+            f"_rate_of_{integral_name(i.kind)}",
+            f"{i.kind.gradient}.",
+            names,
+            [i.branches],
+            single=True,
+        )
+        for i in derived.integrands
+    ]
+    functions += [
         _function("value", "f(x).", names, [stable.function], single=True),
         _function(
             "slopes",
@@ -67,6 +77,7 @@ def kernel_source(derived: Derived, command: str = COMMAND) -> str:
     emitted = [stable.function, backward[0], *stable.parameter_slopes]
     emitted += [derived.up.function, derived.up.slope] if derived.up is not None else []
     near = anchored_source({kind for branches in emitted for kind in anchored_in(branches)})
+    near = "\n".join(text for text in (*map(sides_source, derived.integrands), near) if text)
     constants = "\n".join(text for text in (tables_source(derived), near) if text)
     uses = "from stamm.activations import primitives\n"
     return (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from stamm.activations.derivation.formulas import Derived
+from stamm.activations.derivation.formulas import Derived, Integrand
+from stamm.activations.derivation.parametric import ParametricIntegral
 from stamm.activations.derivation.tables import TabulatedIntegral, tables_in
 
 _WIDTH = 96
@@ -13,6 +14,33 @@ _WIDTH = 96
 def table_constant(table: type[TabulatedIntegral]) -> str:
     """The name of a table in the module of a kernel."""
     return table.__name__.upper()
+
+
+def integral_name(kind: type[ParametricIntegral]) -> str:
+    """The name of a parametric integral in the module of a kernel."""
+    return kind.__name__
+
+
+def sides_source(integrand: Integrand) -> str:
+    """The module-level cells of the table that each call makes of a gradient."""
+    lines = [
+        f"# Cells of {integrand.kind.__doc__}, left and right.",
+        f"{integral_name(integrand.kind).upper()} = (",
+    ]
+    for side in (integrand.left, integrand.right):
+        lines += [
+            "    primitives.Side(",
+            *textwrap.wrap(
+                f"edges={side['edges']!r},",
+                _WIDTH,
+                initial_indent=" " * 8,
+                subsequent_indent=" " * 9,
+            ),
+            f"        order={side['order']},",
+            f"        tail={side['tail']},",
+            "    ),",
+        ]
+    return "\n".join([*lines, ")"]) + "\n"
 
 
 def tables_source(derived: Derived) -> str:

@@ -44,6 +44,7 @@ from stamm.activations.conformance.verdict import (
 from stamm.activations.cost import shipped_source
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.formulas import Derived
+from stamm.activations.derivation.parametric import POINTS
 from stamm.activations.derivation.tables import TableUse, TabulatedIntegral, tables_of
 from stamm.activations.spec import Gated, Spec
 from stamm.activations.spec.gradient_checks import value_of
@@ -52,7 +53,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _ROOM = 2.0**8
 _BINADES = range(-8, 6)
 _PER_BINADE, _PER_BINADE_SAMPLED = 2**14, 2**11
-_CALL = "primitives.tabulated("  # what a kernel that reads a table holds
+_CALLS = ("primitives.tabulated(", "primitives.integrated(")  # what a kernel with a table holds
 
 
 def judge(
@@ -283,16 +284,25 @@ def table_sentences(derived: Derived) -> tuple[str, ...]:
     # `tables_of` goes through the same branches in the same order.
     places = ["f" for b in outer for _ in b.formula.atoms(TabulatedIntegral)]
     places += ["h(up)" for b in inner for _ in b.formula.atoms(TabulatedIntegral)]
-    return tuple(
+    made_once = tuple(
         f"{name} rests on {_table_text(use)}; {slopes}"
         for name, use in zip(places, tables_of(derived), strict=True)
+    )
+    return made_once + tuple(
+        f"the integral of {i.kind.gradient} is a table that each call makes for its parameters:"
+        f" {cells} cells, {POINTS * (cells + 2 * POINTS)} values of it for each set of parameters, then"
+        f" {POINTS + 1} numbers read for each element; there is no fused kernel"
+        for i in derived.integrands
+        if (cells := len(i.left["edges"]) + len(i.right["edges"]) - 2)
     )
 
 
 def tabulated(spec: Spec) -> tuple[str, ...]:
     """`table_sentences` of a spec; one whose kernel is at hand and reads no table is not derived."""
     source = shipped_source(spec) or known_kernel_source(spec.content_hash)
-    return () if source is not None and _CALL not in source else table_sentences(derive(spec))
+    if source is not None and not any(call in source for call in _CALLS):
+        return ()
+    return table_sentences(derive(spec))
 
 
 def _table_text(use: TableUse) -> str:

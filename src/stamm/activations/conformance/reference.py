@@ -25,7 +25,7 @@ from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.formulas import Branch, Branches, Derived, Formulas, bounds
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.symbolic import number
-from stamm.activations.derivation.tables import TabulatedIntegral
+from stamm.activations.derivation.tables import NumericalIntegral
 from stamm.activations.spec import Spec
 from stamm.base.errors import DataError
 
@@ -83,7 +83,7 @@ def settled(branches: Branches, points: Iterable[float], values: Mapping[str, fl
 def _settled(branch: Branch, at: Mapping[str, Any]) -> Any:
     if branch.formula == 0:
         return mpmath.mpf(0)
-    tabled = branch.formula.has(TabulatedIntegral)
+    tabled = branch.formula.has(NumericalIntegral)
     digits, before, used = _first_digits(at[X.name], tabled), None, 0
     while digits <= _LAST_DIGITS:
         with mpmath.workdps(digits):

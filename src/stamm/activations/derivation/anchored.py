@@ -21,7 +21,7 @@ from stamm.activations.derivation.formulas import Branch, bounds
 from stamm.activations.derivation.primitives import Primitive, X, with_digits
 from stamm.activations.derivation.stable_forms import lost_bits
 from stamm.activations.derivation.symbolic import number
-from stamm.activations.derivation.tables import TabulatedIntegral
+from stamm.activations.derivation.tables import NumericalIntegral
 from stamm.base.files import sha256_value
 
 _DIGITS = 60
@@ -180,7 +180,7 @@ def _inside(formula: Expr) -> set[Expr]:
 @lru_cache(maxsize=256)
 def _series(difference: Expr, *sides: int) -> tuple[Any, ...] | None:
     """Coefficients of x, x**2, ... of a function that vanishes at 0; None where it has none."""
-    if difference.has(TabulatedIntegral) or not difference.has(sympy.Function):
+    if difference.has(NumericalIntegral) or not difference.has(sympy.Function):
         return None
     gradient = sympy.diff(difference, X)
     with mpmath.workdps(_DIGITS):

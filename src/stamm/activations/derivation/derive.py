@@ -7,8 +7,10 @@ parameters, differentiating a piece gives Leibniz' rule with moving knots.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 
 import mpmath
 import sympy
@@ -22,6 +24,7 @@ from stamm.activations.derivation.formulas import (
     Derived,
     FactorFormulas,
     Formulas,
+    Integrand,
     bounds,
     refused_in_one_line,
 )
@@ -29,9 +32,11 @@ from stamm.activations.derivation.integral_table import respelled
 from stamm.activations.derivation.integrate import antiderivative
 from stamm.activations.derivation.large_argument_forms import outward_branches
 from stamm.activations.derivation.near_zero import branches_near_zero
+from stamm.activations.derivation.parametric import ParametricIntegral, parametric_in, sides_of
 from stamm.activations.derivation.primitives import Primitive, X, absolute, signum
 from stamm.activations.derivation.stable_forms import (
     FARTHEST,
+    machine_value,
     rooted_branches,
     sample_points,
     split,
@@ -66,10 +71,12 @@ def derive(spec: Spec) -> Derived:
     with refused_in_one_line(spec, "derived"), mpmath.workdps(_WORKING_DIGITS):
         symbols, samples = _symbols(spec), spec.sample_values()
         exact = exact_formulas(spec)
+        stable = _stable(exact, spec)
         return Derived(
             spec=spec,
             exact=exact,
-            stable=_stable(exact, spec),
+            stable=stable,
+            integrands=_integrands(stable, spec),
             surrogate=_surrogate(spec, symbols, samples),
             up=_up(spec, symbols, samples),
         )
@@ -155,17 +162,59 @@ def _fixed(spec: Spec) -> dict[str, float]:
     return {p.name: p.initial for p in spec.parameters if not p.trainable}
 
 
+def _integrands(stable: Formulas, spec: Spec) -> tuple[Integrand, ...]:
+    """The gradients of the tables that each call makes, and their cells."""
+    judged = parametric_in(stable.function, *stable.parameter_slopes)
+    others = parametric_in(*chain(*stable.parameter_curvatures))
+    ends = [values for p in spec.trainable for values in spec.ends_of(p.name)]
+    settings = [*spec.sample_values(), *ends]
+    found = []
+    for kind in dict.fromkeys([*judged, *others]):
+        low, high = (
+            sympy.Rational(end) if end is not None else side * sympy.oo
+            for end, side in ((kind.low, -1), (kind.high, 1))
+        )
+        whole = Branch(low=low, low_closed=True, high=high, high_closed=True, formula=kind.gradient)
+        stated = with_tails(whole, settings)
+        forms = [[whole], [stated], stable_branches([stated], spec.sample_values())]
+        branches = min(forms, key=lambda form: _machine_error(kind, form, settings))
+        left, right = (vars(side) for side in sides_of(kind, settings, strict=kind in judged))
+        found.append(Integrand(kind=kind, branches=tuple(branches), left=left, right=right))
+    return tuple(found)
+
+
+def _machine_error(
+    kind: type[ParametricIntegral], branches: Sequence[Branch], settings: Sequence[dict[str, float]]
+) -> float:
+    """The largest error of a gradient in double precision, against its largest value nearby."""
+    worst = 0.0
+    for values in settings:
+        for side in (-1.0, 1.0):
+            points = [kind.origin + side * 1.137 * 2.0 ** (k / 2) for k in range(-16, 41)]
+            exact = [number(kind.gradient, {**values, X.name: x}) for x in points]
+            peak = max(map(abs, exact)) / 1000
+            for x, true in zip(points, exact, strict=True):
+                form = next(b.formula for b in branches if x <= bounds(b, values)[1])
+                error = abs(machine_value(form, {**values, X.name: x}) - true) / (abs(true) + peak)
+                worst = max(worst, float(error) if error == error else math.inf)
+    return worst
+
+
 def _stable(exact: Formulas, spec: Spec) -> Formulas:
     reached, fixed = spec.stress_values(), _fixed(spec)
     shifted = _shifted(exact.slope, spec)
     samples = [*spec.sample_values(), *shifted]
 
     def best(branches: Branches, reach: float = FARTHEST) -> Branches:
+        if parametric_in(branches):
+            return branches
         return outward_branches(stable_branches(branches, samples, reach), samples, reach)
 
     def first(
         branches: Branches,
     ) -> Branches:  # first derivatives, which training uses, keep their digits everywhere
+        if parametric_in(branches):
+            return branches
         rooted = rooted_branches(stable_branches(branches, samples), samples)
         near = anchored_branches(rooted, samples, fixed)
         far = outward_branches(near, samples, digits=True)

@@ -63,6 +63,21 @@ class FactorFormulas:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Integrand:
+    """A gradient whose integral is a table that each call makes.
+
+    kind          its `ParametricIntegral`
+    branches      the gradient in a form that keeps its digits
+    left, right   the cells on either side of the origin, as keywords of `primitives.Side`
+    """
+
+    kind: Any
+    branches: Branches
+    left: dict[str, Any]
+    right: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Derived:
     """Everything derived from a Spec.
 
@@ -70,6 +85,7 @@ class Derived:
     stable      the same functions in forms that keep their digits in floating point
     surrogate   s that the backward pass uses instead of f', where the spec declares one: s, ds/dx,
                 then ds/dp for each trainable parameter
+    integrands  the gradients of integrals that are tables made in each call
     up          h(up) of a gated spec, where it is not the input itself; stable forms
     """
 
@@ -78,6 +94,7 @@ class Derived:
     stable: Formulas
     surrogate: tuple[Branches, ...] | None = None
     up: FactorFormulas | None = None
+    integrands: tuple[Integrand, ...] = ()
 
 
 def bounds(branch: Branch, values: Mapping[str, float]) -> tuple[Any, Any]:

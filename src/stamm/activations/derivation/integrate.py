@@ -27,11 +27,12 @@ from stamm.activations.derivation.integral_table import (
     known_antiderivative,
     respelled,
 )
+from stamm.activations.derivation.parametric import parametric_integral
 from stamm.activations.derivation.primitives import X, signum
 from stamm.activations.derivation.search import SearchStoppedError, searched
 from stamm.activations.derivation.sign_discontinuities import jump_at_sign_change
 from stamm.activations.derivation.symbolic import number
-from stamm.activations.derivation.tables import TabulatedIntegral, table_of
+from stamm.activations.derivation.tables import NumericalIntegral, table_of
 from stamm.base.errors import ConfigError
 
 __all__ = ["antiderivative", "complement_free", "reduce_density"]
@@ -76,6 +77,9 @@ def antiderivative(
     try:
         return done + _tabulated(rest, ends, fixed or {})
     except ConfigError as error:
+        if isinstance(error, _ShapeError) and all(end.is_number for end in ends):
+            limits = [_end(end) for end in ends]
+            return parametric_integral(_with_numbers(gradient, fixed or {}), *limits)
         why, fix = f"{gradient} has no known closed form", error.fix
         if stopped:
             why = (
@@ -137,9 +141,8 @@ def _by_terms(gradient: Expr, rows: tuple[tuple[Expr, Expr], ...] = ROWS) -> tup
 
 def _tabulated(rest: Expr, ends: tuple[Expr, Expr], fixed: Mapping[str, float]) -> Expr:
     """The integral by tables: one for each factor and each scale of x that parameters make."""
-    exact = {s: sympy.Rational(fixed[s.name]) for s in rest.free_symbols if s.name in fixed}
     groups: dict[tuple[Expr, Expr], Expr] = {}
-    for term in sympy.Add.make_args(sympy.expand_mul(rest.xreplace(exact))):
+    for term in sympy.Add.make_args(sympy.expand_mul(_with_numbers(rest, fixed))):
         factor, core = term.as_independent(X, as_Add=False)
         for inner, argument, shape in _free_of_parameters(core):
             total = factor * inner / sympy.diff(argument, X)
@@ -154,6 +157,16 @@ def _tabulated(rest: Expr, ends: tuple[Expr, Expr], fixed: Mapping[str, float]) 
         limits = [_end(end) if argument == X else None for end in ends]
         result += scale * content * table_of(gradient, *limits)(argument)
     return result
+
+
+def _with_numbers(formula: Expr, fixed: Mapping[str, float]) -> Expr:
+    """The formula with the values of the parameters that never change."""
+    known = {s: sympy.Rational(fixed[s.name]) for s in formula.free_symbols if s.name in fixed}
+    return formula.xreplace(known)
+
+
+class _ShapeError(ConfigError):
+    """A parameter changes the shape of a gradient, so that no table made once serves all its values."""
 
 
 def _free_of_parameters(core: Expr) -> list[tuple[Expr, Expr, Expr]]:
@@ -175,11 +188,11 @@ def _free_of_parameters(core: Expr) -> list[tuple[Expr, Expr, Expr]]:
         if all(shape.free_symbols <= {X} for _, _, shape in parts):
             return parts
     names = ", ".join(sorted(s.name for s in core.free_symbols - {X}))
-    raise ConfigError(
+    raise _ShapeError(
         f"{core} depends on {names} in a way that no table can, since its numbers are computed once: a"
         " trainable parameter may only be a factor of a term, or scale and shift the input of all its"
         " functions",
-        fix="Make the parameter Fixed, or state the integral with the piece",
+        fix="Make the parameter fixed, state the integral with the piece, or use knots that are numbers",
     )
 
 
@@ -216,7 +229,7 @@ def _defect(
 
 def _leap(function: Expr, gradient: Expr, points: Sequence[Mapping[str, float]]) -> str:
     """A jump of the function between two points, as text, which its slope alone does not show."""
-    if function.has(TabulatedIntegral) or not function.has(
+    if function.has(NumericalIntegral) or not function.has(
         sympy.atan, sympy.tan, sympy.log, sympy.Pow
     ):
         return ""

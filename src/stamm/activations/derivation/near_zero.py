@@ -49,7 +49,7 @@ from stamm.activations.derivation.quadrature import legendre
 from stamm.activations.derivation.special import log_cosh, logistic_moment, softplus_integral
 from stamm.activations.derivation.stable_forms import lost_bits, stable_branches
 from stamm.activations.derivation.symbolic import number
-from stamm.activations.derivation.tables import TabulatedIntegral
+from stamm.activations.derivation.tables import NumericalIntegral
 
 _DIGITS = 60
 _LOST = 6.0  # bits that a formula may lose near 0 without being changed
@@ -186,7 +186,7 @@ def _windowed(
         return None
     low, high = bounds(branch, samples[0])
     near = [x for m in _NEAR for x in (-m, m) if low < x < high]
-    if branch.formula.has(TabulatedIntegral) or _worst(branch.formula, near, samples) <= _LOST:
+    if branch.formula.has(NumericalIntegral) or _worst(branch.formula, near, samples) <= _LOST:
         return None
     found_derivative = _clean_derivative(branch, near, samples, shifted, reached)
     if found_derivative is None:

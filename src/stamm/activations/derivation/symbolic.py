@@ -98,5 +98,5 @@ def applied(expression: Expr, parts: Sequence[Any]) -> Any:
         power = int(expression.exp) if expression.exp.is_Integer else parts[1]
         return parts[0] ** power
     if isinstance(expression, Primitive):
-        return type(expression).value(parts[0])
+        return type(expression).value(*parts)
     return _MPMATH[type(expression)](*parts)

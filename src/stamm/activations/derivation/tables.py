@@ -44,7 +44,11 @@ _CLOSE = 20  # digits to which a gradient is its asymptote beyond the table
 _LENGTH = 8.0  # of the interval of one quadrature of the reference value, in cells
 
 
-class TabulatedIntegral(Primitive):
+class NumericalIntegral(Primitive):
+    """An integral that has no formula: a kernel reads it from a table."""
+
+
+class TabulatedIntegral(NumericalIntegral):
     """The integral of a gradient of one variable, which a kernel reads from a table.
 
     gradient      in x, free of parameters

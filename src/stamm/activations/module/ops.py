@@ -20,6 +20,7 @@ from stamm.activations.codegen.kernel_lookup import Kernel
 from stamm.activations.fused.layouts import check_neurons, size_text
 from stamm.activations.fused.operation import Form, Layout, Operation, apart, fused, joined
 from stamm.activations.fused.passes import Fixed
+from stamm.activations.module.portable import Portable
 from stamm.activations.primitives import Parameters
 from stamm.activations.reductions import by_blocks, out_of_range, rows, shaped, square, total
 from stamm.base.errors import ConfigError
@@ -328,6 +329,9 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
     def plain(x: Tensor, *trainable: Tensor) -> Tensor:
         if torch.compiler.is_dynamo_compiling() and not _differentiated(x, *trainable):
             return PlainFunction.forward(x, *trainable)
+        if not torch.compiler.is_dynamo_compiling() and torch.onnx.is_in_onnx_export():
+            with Portable():
+                return PlainFunction.forward(x, *trainable)
         kind = PlainFunction if torch.compiler.is_dynamo_compiling() else PlainTangent
         result: Tensor = _applied(kind, x, *trainable)
         return result
@@ -341,6 +345,9 @@ def _operations(kernel: Kernel, fixed: Fixed, exact: bool) -> _Eager:
             up = second_factor(up.to(computing(up)))
         if torch.compiler.is_dynamo_compiling() and not _differentiated(gate, up, *trainable):
             return GatedFunction.forward(gate, up, *trainable)
+        if not torch.compiler.is_dynamo_compiling() and torch.onnx.is_in_onnx_export():
+            with Portable():
+                return GatedFunction.forward(gate, up, *trainable)
         kind = GatedFunction if torch.compiler.is_dynamo_compiling() else GatedTangent
         result: Tensor = _applied(kind, gate, up, *trainable)
         return result

@@ -32,6 +32,7 @@ from stamm.activations.primitives.elementary import (
     signum,
     softplus,
 )
+from stamm.activations.primitives.integrals import Side, integrated
 from stamm.activations.primitives.polynomials import (
     anchored,
 )
@@ -51,6 +52,7 @@ from stamm.activations.primitives.tables import (
 __all__ = [
     "Number",
     "Parameters",
+    "Side",
     "Table",
     "absolute",
     "anchored",
@@ -66,6 +68,7 @@ __all__ = [
     "gompertz_pdf",
     "gompertz_pdf_rise",
     "gompertz_upper_integral",
+    "integrated",
     "lifted",
     "log",
     "log1p",

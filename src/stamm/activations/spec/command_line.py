@@ -100,7 +100,7 @@ def parse_piece(word: str) -> Piece:
     parse_interval(where, where=described)
     for text in (formula, integral):
         if text.strip():
-            parse(text.strip(), where=described)
+            parse(text.strip(), where=described, words=True)
     return Piece(where=_spelled(where), formula=formula.strip(), integral=integral.strip())
 
 
@@ -182,7 +182,9 @@ def _check_declared(
         interval = parse_interval(piece.where)
         texts += [bound for bound in (interval.low, interval.high) if bound]
     declared = {VARIABLE, *(p.name for p in parameters)}
-    free = sorted({name for text in texts for name in symbols(parse(text.strip()))} - declared)
+    free = sorted(
+        {name for text in texts for name in symbols(parse(text.strip(), words=True))} - declared
+    )
     if not free:
         return
     several = len(free) > 1

@@ -11,13 +11,14 @@ import ast
 import copy
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from stamm.activations.spec.parameters import is_finite, softplus
-from stamm.base.config import nearest
+from stamm.base.config import closest, nearest
 from stamm.base.errors import ConfigError, visible
 
 VARIABLE = "x"
@@ -97,6 +98,14 @@ FUNCTIONS: Mapping[str, Callable[[float], float]] = {
     "cauchy_cdf": cauchy_cdf,
     "cauchy_pdf": cauchy_pdf,
 }
+# Words that a spec's pieces may use, and how many arguments each takes; `spec.words` replaces them.
+WORDS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("sigmoid", "silu", "swish", "gelu", "relu", "relu6", "ln", "tan"), (1,)),
+    **dict.fromkeys(("max", "min"), tuple(range(2, 10))),
+    **dict.fromkeys(("maximum", "minimum"), (2,)),
+    **dict.fromkeys(("clamp", "clip", "where"), (3,)),
+}
+_BESIDE = re.compile(r"[\w)]\s+[\w(]|\)\w|\)\(|\b\d+[A-Za-z(]")  # factors without a sign between
 _PIECES = "Write two pieces, as in 'x > 0: x' and 'x <= 0: 0'"
 _ELSEWHERE: Mapping[str, str] = {  # names of other libraries, and what to write here
     "sigmoid": "Write logistic(x)",
@@ -135,10 +144,13 @@ class PieceInterval:
 
 
 @lru_cache(maxsize=1024)
-def parse(text: str, *, where: str = "", extra: tuple[str, ...] = ()) -> ast.expr:
+def parse(
+    text: str, *, where: str = "", extra: tuple[str, ...] = (), words: bool = False
+) -> ast.expr:
     """The syntax tree of a formula, checked node by node.
 
     extra    names of functions allowed beside FUNCTIONS (an evaluation order may use `min`)
+    words    accept WORDS and `^` too, with comparisons in `where`
     Raises   ConfigError that quotes the part that is not in the language.
     """
     if len(text) > MAX_CHARACTERS:
@@ -146,15 +158,17 @@ def parse(text: str, *, where: str = "", extra: tuple[str, ...] = ()) -> ast.exp
             f"the formula has {len(text)} characters, more than {MAX_CHARACTERS}", where=where
         )
     _check_characters(text, where)
+    text = text.replace("^", "**") if words else text
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "msg", None) or type(error).__name__
-        fix = "Write products as 2*x" if reason.startswith("invalid decimal literal") else ""
+        beside = reason.startswith("invalid decimal literal") or _BESIDE.search(text)
+        fix = "Write products as 2*x" if beside else ""
         if "lambda" in text:
             fix = "lambda is a keyword of Python: call the parameter lam"
         raise ConfigError(f"{text!r} is not a formula: {reason}", where=where, fix=fix) from None
-    _check(tree, text, where, extra, 0, 2)
+    _check(tree, text, where, (*extra, *WORDS) if words else extra, 0, 2)
     _check_numbers(tree, text, where)
     return tree
 
@@ -422,11 +436,35 @@ def _check(
                 raise ConfigError(
                     f"{text!r} calls the unknown function {name!r}",
                     where=where,
-                    fix=_ELSEWHERE.get(name) or nearest(name, [*FUNCTIONS, *extra]),
+                    fix=_ELSEWHERE.get(name) or _unknown(node, [*FUNCTIONS, *extra]),
                 )
             if name in FUNCTIONS and len(arguments) != 1:
                 raise ConfigError(f"{text!r}: {name} takes one argument", where=where)
+            words = WORDS.get(name) if name in extra else None
+            if words is not None and len(arguments) not in words:
+                raise ConfigError(
+                    f"{text!r}: {name} takes {words[0]} argument{'s' * (words[0] > 1)}"
+                    + " or more" * (len(words) > 1),
+                    where=where,
+                )
             inner = arguments
+            if name == "where" and words is not None:
+                test, *inner = arguments
+                if not isinstance(test, ast.Compare) or not all(
+                    isinstance(o, _COMPARISONS) for o in test.ops
+                ):
+                    raise ConfigError(
+                        f"{text!r}: where chooses by {ast.unparse(test)!r}, which is not a comparison",
+                        where=where,
+                        fix="Write where(x > 0, x, 0)",
+                    )
+                inner += [test.left, *test.comparators]
+        case ast.Call(func=ast.Constant() | ast.BinOp() | ast.UnaryOp() | ast.Call()):
+            raise ConfigError(
+                f"{text!r} holds {ast.unparse(node)!r}, which is not part of a formula",
+                where=where,
+                fix="Write products as 2*(x + 1)",
+            )
         case ast.BinOp(op=ast.BitXor()):
             raise ConfigError(
                 f"{text!r} holds ^, which is not part of a formula", where=where, fix="Write x**2"
@@ -441,6 +479,14 @@ def _check(
         # A flat sum of many terms is a chain to its left, whose length is not a depth.
         chained = part is getattr(node, "left", None) and isinstance(part, ast.BinOp)
         _check(part, text, where, extra, depth + (not chained), terms + chained)
+
+
+def _unknown(call: ast.Call, known: list[str]) -> str:
+    """What to write instead of a call of an unknown function, which may be meant as a product."""
+    name = ast.unparse(call.func)
+    if closest(name, known) is None and len(call.args) == 1:
+        return f"Write a product as {name}*({ast.unparse(call.args[0])}). {nearest(name, known)}"
+    return nearest(name, known)
 
 
 def _check_power(operator: ast.operator, right: ast.expr, text: str, where: str) -> None:

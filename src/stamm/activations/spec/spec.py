@@ -15,6 +15,7 @@ from stamm.activations.spec.checks import problems_of, text_problems
 from stamm.activations.spec.pieces import Piece
 from stamm.activations.spec.shipped import NAMES, PARTS
 from stamm.activations.spec.unchecked import UncheckedSpec
+from stamm.activations.spec.words import plain_pieces, plain_text
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_value
@@ -46,6 +47,7 @@ class Spec(UncheckedSpec):
     """
 
     def __post_init__(self) -> None:
+        self._write_plainly()
         problems = list(text_problems(self))
         # Shipped specs were checked when their kernels were generated; the hash identifies them.
         known = (NAMES.get(self.content_hash), PARTS.get(self.content_hash))
@@ -53,6 +55,20 @@ class Spec(UncheckedSpec):
             problems = problems_of(self)
         if problems:
             raise ConfigError("; ".join(problems), where=self.where)
+
+    def _write_plainly(self) -> None:
+        """Replace words such as max and sigmoid, and split pieces at their choices."""
+
+        def settings() -> list[dict[str, float]]:
+            return [*self.sample_values(), *self.stress_values()]
+
+        def put(name: str, value: Any) -> None:
+            if value != getattr(self, name):
+                object.__setattr__(self, name, value)
+
+        put("pieces", plain_pieces(self.pieces, settings, self.where))
+        put("surrogate", plain_pieces(self.surrogate, settings, self.where))
+        put("anchor", tuple(plain_text(text, self.where) for text in self.anchor))
 
     @cached_property
     def content_hash(self) -> str:

@@ -1,0 +1,60 @@
+"""Activations exported by torch.onnx run in ONNX Runtime's CPU at the default precision."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+from stamm.activations import build_activation
+from stamm.activations.module import portable
+
+onnxruntime = pytest.importorskip("onnxruntime")
+NAMES = ("gelu", "geglu", "xgelu", "serf", "atlu", "silu", "xielu")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exported_activation_runs_within_two_ulp(name: str) -> None:
+    activation = build_activation(name)
+    count = 2 if hasattr(activation, "of_fused") else 1
+    x = torch.cat([s * torch.logspace(-12, 1.4, 200) for s in (-1, 1)] + [torch.zeros(1)])
+    inputs = (x,) * count
+    file = io.BytesIO()
+    names = ["x", "up"][:count]
+    torch.onnx.export(activation, inputs, file, dynamo=False, opset_version=18, input_names=names)
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, dict.fromkeys(names, x.numpy()))
+    expected = activation(*inputs).detach().numpy()
+    assert y.dtype == np.float32
+    # Near a zero of f, as that of xielu at -2.45, an ulp is that of the terms that cancel.
+    crossing = np.where(np.abs(x.numpy() + 2.45) < 0.3, 0.1, 1e-30).astype(np.float32)
+    error = np.abs(y - expected) / np.spacing(np.maximum(np.abs(expected), crossing))
+    assert error.max() <= 2.0, x[int(error.argmax())]
+
+
+@pytest.mark.parametrize(
+    ("form", "exact"),
+    [
+        (portable.erf, mpmath.erf),
+        (portable.erfc, mpmath.erfc),
+        (portable.atan, mpmath.atan),
+        (portable.expm1, mpmath.expm1),
+        (lambda x: portable.atan2(torch.ones_like(x), x), lambda x: mpmath.atan2(1, x)),
+    ],
+)
+def test_the_forms_are_right_to_a_millionth_of_float32(form: object, exact: object) -> None:
+    sizes = torch.logspace(-30, 1.2, 150, dtype=torch.float64)
+    x = torch.cat([sizes, -sizes, torch.zeros(1, dtype=torch.float64)])
+    y = form(x).tolist()  # type: ignore[operator]
+    for at, value in zip(x.tolist(), y, strict=True):
+        with mpmath.workdps(40):
+            true = exact(mpmath.mpf(at))  # type: ignore[operator]
+            assert abs(value - true) <= 2e-13 * abs(true), at
+    sizes = sizes[sizes < 0.9]
+    for at, value in zip(sizes.tolist(), portable.log1p(-sizes).tolist(), strict=True):
+        assert abs(value - math.log1p(-at)) <= 2e-15 * at, at
+    assert torch.isnan(form(torch.tensor([torch.nan], dtype=torch.float64))).all()  # type: ignore[operator]
