@@ -14,7 +14,7 @@ from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.rewards.reward_config import ScoreConfig
 from stamm.align.rewards.sources import reward_sources
 from stamm.align.sampling.sample_config import SampleConfig
-from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
+from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig, GRPOJobConfig
 from stamm.align.training.loss_config import needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.audit.config import AuditConfig
@@ -134,6 +134,27 @@ def training_steps(
         )
     )
     return steps
+
+
+def grpo_step(config: GRPOJobConfig, arm: str, start: StartModel) -> Step:
+    """The training of an arm on its own answers."""
+    return Step(
+        name=f"finetune.{arm}",
+        job="grpo",
+        config=config,
+        folder=f"arms/{arm}",
+        inputs={**start.inputs, **({"pack": start.pack} if start.pack else {})},
+        after=start.after,
+        external={
+            **start.external,
+            **config.user_files(),
+            **reward_sources(config.reward),
+            config.prompts: locate_file(config.prompts, "prompts"),
+        },
+        outputs=TRAINED,
+        records=TRAINING_RECORDS,
+        costly=True,
+    )
 
 
 def reference_step(

@@ -34,7 +34,6 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from stamm.align.data.data_files import locate_file
 from stamm.align.data.dataset_reader import BadRow
@@ -46,7 +45,12 @@ from stamm.align.model_source import (
     load_chat_model,
     source_of,
 )
-from stamm.align.sampling.prompts import SamplePrompt, read_prompts
+from stamm.align.sampling.prompts import (
+    SamplePrompt,
+    completion_row,
+    encoded_prompt,
+    read_prompts,
+)
 from stamm.align.sampling.sample_config import SampleConfig
 from stamm.align.sampling.vllm_engine import VllmEngine, check_installed
 from stamm.align.shard_device import device_type, on_device
@@ -55,7 +59,6 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import atomic, json_line, read_json, remove_leftovers, write_text
 from stamm.base.known_keys import UnknownKeys
 from stamm.base.schema import read_objects
-from stamm.chat.conversation import AssistantTurn, to_messages
 from stamm.chat.formats import ChatFormat
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
@@ -63,14 +66,13 @@ from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.engine.distributed import select_device
 from stamm.models.determinism import set_determinism
 from stamm.models.hf_files import CONFIG, GENERATION, INDEX
-from stamm.models.sampling import Sampled, sample
+from stamm.models.sampling import sample
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import DECODER
 from stamm.runs.run_sharded import run_shards
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
 
 COMPLETIONS, BAD_ROWS = "completions.jsonl", "bad_rows.jsonl"
-TOO_LONG, NOT_WRITABLE = "too_long", "not_writable"
 CODE_PACKAGES = ("activations", "align", "base", "chat", "corpus/tokenizer", "models")
 """Folders of the package whose code decides a completion."""
 
@@ -132,7 +134,7 @@ def sample_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     left_out: list[BadRow] = []
     for place, (_, plain) in enumerate(read_objects(Path(task.inputs["prompts"]))):
         prompt = SamplePrompt(**plain)
-        ids = _encoded(chat, prompt, context)
+        ids = encoded_prompt(prompt, chat, context)
         if isinstance(ids, BadRow):
             left_out.append(ids)
             continue
@@ -145,7 +147,9 @@ def sample_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     else:
         done = sample(engine.decoder, tokens, config, chat.stop_ids, keys)
         found = sorted(done, key=lambda each: each.request)
-    rows = (_row(answered[each.request // config.n], each, config.n, chat) for each in found)
+    rows = (
+        completion_row(answered[each.request // config.n], each, config.n, chat) for each in found
+    )
     completions, unanswered = (
         _completions(job.folder, task.name),
         _unanswered(job.folder, task.name),
@@ -159,35 +163,6 @@ def sample_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
         dropped=dict(Counter(row.cause for row in left_out)),
         facts={"tokens": sum(len(each.tokens) for each in found)},
     )
-
-
-def _encoded(chat: ChatFormat, prompt: SamplePrompt, context: int) -> list[int] | BadRow:
-    """The ids of a prompt, or why it gets no completion."""
-    try:
-        ids = list(chat.encode(prompt.conversation, prompt=True).ids)
-    except DataError as error:
-        return BadRow(prompt.file, prompt.row, error.line().rstrip("."), NOT_WRITABLE)
-    if len(ids) < context:
-        return ids
-    reason = f"the prompt has {len(ids)} tokens, and the model's context {context}"
-    return BadRow(prompt.file, prompt.row, reason, TOO_LONG)
-
-
-def _row(prompt: SamplePrompt, found: Sampled, n: int, chat: ChatFormat) -> dict[str, Any]:
-    return {
-        "id": prompt.id,
-        "prompt": prompt.messages,
-        "tools": prompt.tools,
-        "deliberation": prompt.deliberation,
-        "completion": to_messages(None, [AssistantTurn(chat.parse(found.tokens))]),
-        "sample": found.request % n,
-        "log_prob": found.log_prob,
-        "sampled_log_prob": found.sampled_log_prob,
-        "num_tokens": len(found.tokens),
-        "stopped": found.stopped,
-        "token_ids": found.tokens,
-        **prompt.columns,
-    }
 
 
 def _write_prompts(
