@@ -11,6 +11,7 @@ from stamm.align.data.prepare_config import OWN_ROWS, PrepareConfig, PrepareSett
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
+from stamm.align.sampling.sample_config import EngineSampling
 from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig, GRPOJobConfig
 from stamm.align.training.loss_config import (
     DPO,
@@ -118,7 +119,7 @@ class PreferenceRecipe:
     run, arm, context, prepare, evaluate, audit, export   as in `SFTRecipe`
     reference      log-probabilities of the answers under the start model
     n              completions of each prompt
-    sampling       how they are drawn
+    sampling       how they are drawn, and by which engine
     reward         of an answer; only with prompts
     rounds         of sampling and training
     test_prompts   prompts whose answers are compared before and after, with `reward`; "": none
@@ -132,7 +133,7 @@ class PreferenceRecipe:
     data: tuple[str, ...] = ()
     prompts: str = ""
     n: int = 12
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    sampling: EngineSampling = field(default_factory=EngineSampling)
     reward: RewardConfig | None = None
     select: SelectConfig = field(default_factory=SelectConfig)
     rounds: int = 1

@@ -181,7 +181,7 @@ def reference_step(
 
 def sample_config(settings: SamplingConfig, prompts: str, n: int) -> SampleConfig:
     """The configuration of a sample step."""
-    plain = {f.name: getattr(settings, f.name) for f in fields(SamplingConfig)}
+    plain = {f.name: getattr(settings, f.name) for f in fields(settings)}
     return SampleConfig(**plain, prompts=prompts, n=n)
 
 

@@ -4,7 +4,7 @@ Reads    model (a stored decoder or a Hugging Face folder), tokenizer, and a fil
 Writes   prompts-00000.jsonl, .. (what each shard answers), completions-00000.jsonl, ..,
          unanswered-00000.jsonl, .., manifests/, completions.jsonl (all of them, in the order of the
          prompts), bad_rows.jsonl (rows without a prompt, and prompts that were left out: file, row,
-         reason and cause)
+         reason and cause); hub/ (a stored decoder for engine=vllm)
 
 A shard is sampled again when its prompts, the settings, the weights, the tokenizer, the chat format or
 the code change.
@@ -31,9 +31,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from stamm.align.data.data_files import locate_file
 from stamm.align.data.dataset_reader import BadRow
@@ -59,20 +61,25 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import atomic, json_line, read_json, remove_leftovers, write_text
 from stamm.base.known_keys import UnknownKeys
 from stamm.base.schema import read_objects
+from stamm.base.user_code import load_reference
 from stamm.chat.formats import ChatFormat
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.engine.distributed import select_device
 from stamm.models.determinism import set_determinism
+from stamm.models.hf_architecture import hub_class, unsupported_reasons
 from stamm.models.hf_files import CONFIG, GENERATION, INDEX
 from stamm.models.sampling import sample
+from stamm.models.serialization import checked_config, load_decoder
 from stamm.runs.job import Workspace
-from stamm.runs.model_outputs import DECODER
+from stamm.runs.model_outputs import DECODER, weights_sha256
 from stamm.runs.run_sharded import run_shards
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
 
 COMPLETIONS, BAD_ROWS = "completions.jsonl", "bad_rows.jsonl"
+# Loaded when it is needed: it loads transformers.
+_WRITER = "stamm.export.transformers_target:write_folder"
 CODE_PACKAGES = ("activations", "align", "base", "chat", "corpus/tokenizer", "models")
 """Folders of the package whose code decides a completion."""
 
@@ -86,7 +93,8 @@ def run(config: SampleConfig, workspace: Workspace) -> None:
     remove_leftovers(folder)
     source = source_of(workspace.inputs["model"], workspace.inputs["tokenizer"])
     if config.engine == "vllm":
-        _check_vllm(source)
+        check_installed()
+        source = _for_vllm(source, folder)
     device = "cuda" if config.engine == "vllm" else device_type(config.device, "device")
     workspace = on_device(workspace, device)
     bad: list[BadRow] = []
@@ -226,13 +234,31 @@ def _files(source: ModelSource) -> dict[str, str]:
     return {path.name: str(path.resolve()) for path in files if path.is_file()}
 
 
-def _check_vllm(source: ModelSource) -> None:
-    check_installed()
-    if source.kind != "hub":
+def _for_vllm(source: ModelSource, folder: Path) -> ModelSource:
+    """The source in the layout of transformers, which is written for a stored decoder.
+
+    Raises   ConfigError for a model that vLLM does not have
+    """
+    if source.kind == "hub":
+        return source
+    config = checked_config(source.model)
+    reasons = unsupported_reasons(config)
+    if not reasons and hub_class(config).own_code:
+        reasons = (f"its activation {config.ffn.spec.name!r} is not one of transformers",)
+    if reasons:
         raise ConfigError(
-            f"engine = vllm, and {source.model} is not a Hugging Face folder",
-            fix="Export the model (`stamm export`) and name the exported folder, or use engine=stamm",
+            f"engine = vllm cannot run {source.model}: {reasons[0].rstrip('.')}",
+            fix="Use engine=stamm",
         )
+    out, weights = folder / "hub", weights_sha256(source.model)
+    stamp = out / "weights_sha256"
+    if not (stamp.is_file() and stamp.read_text() == weights):
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        write: Any = load_reference(_WRITER, None, "a writer of models")
+        write(out, load_decoder(source.model).merged(), source.tokenizer / FILE)
+        write_text(stamp, weights)  # last: the folder is whole
+    return ModelSource(kind="hub", model=out, tokenizer=source.tokenizer)
 
 
 @functools.lru_cache(maxsize=1)
@@ -245,7 +271,7 @@ def _loaded(
     if engine == "vllm":
         context = int(read_json(source.model / CONFIG)["max_position_embeddings"])
         chat = load_chat_format(source.tokenizer)
-        return chat, VllmEngine(source.model, source.tokenizer, context), context
+        return chat, VllmEngine(source.model, source.model, context), context
     loaded = load_chat_model(source)
     loaded.decoder.to(select_device(device))
     return loaded.chat, loaded, loaded.decoder.config.max_context
