@@ -16,8 +16,9 @@ def out_of_memory_explained() -> Iterator[None]:
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        # On a CPU torch raises a bare RuntimeError.
-        if type(error) is RuntimeError and "DefaultCPUAllocator" not in str(error):
+        # On a CPU torch raises a bare RuntimeError, of which other errors are subclasses.
+        named = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not named and "DefaultCPUAllocator" not in str(error):
             raise
         reason = (str(error).splitlines() or ["no memory"])[0]
         raise RunError(

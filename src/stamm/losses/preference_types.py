@@ -9,6 +9,8 @@ Transform = Literal["identity", "log", "square", "sqrt", "probit"]
 Partition = Literal["exact", "empirical", "grid", "released", "released_anyway"]
 LengthNormalization = Literal["none", "beta", "loss"]
 FeatureDistance = Literal["squared", "relative", "cosine"]
+AdvantageScale = Literal["std", "none"]
+TokenAverage = Literal["answer", "token", "longest"]
 
 
 def closed_form_beta(

@@ -185,8 +185,8 @@ class SequenceObjective(Objective, Generic[BatchT]):
         mine = self._shard.rows(first, count)
         pieces = [
             piece
-            for micro in _cut(mine, self._config.parts(self._shard.largest(count)))
-            for piece in _cut(micro, self._pieces(len(micro)))
+            for micro in cut(mine, self._config.parts(self._shard.largest(count)))
+            for piece in cut(micro, self._pieces(len(micro)))
         ]
         return [self._windows.batch(piece.start, len(piece)) for piece in pieces]
 
@@ -199,7 +199,7 @@ class SequenceObjective(Objective, Generic[BatchT]):
         count = self._windows.per_epoch
         largest = self._config.largest_micro_batch(self._shard.largest(self._config.batch[0].size))
         mine = self._shard.rows(0, count)
-        pieces = _Pieces(self._windows, [*_cut(mine, -(-self._shard.largest(count) // largest))])
+        pieces = _Pieces(self._windows, [*cut(mine, -(-self._shard.largest(count) // largest))])
         terms = float(self.total_count(pieces))
         self.begin_step(pieces)
         total: dict[str, torch.Tensor] = {}
@@ -248,8 +248,8 @@ def steps_before(plan: BatchPlan, sequence: int) -> int:
     )
 
 
-def _cut(rows: range, ways: int) -> Iterator[range]:
-    """`rows` in so many ranges of equal length, up to one sequence."""
+def cut(rows: range, ways: int) -> Iterator[range]:
+    """`rows` in so many ranges of equal length, up to one."""
     borders = [rows.start + len(rows) * i // ways for i in range(ways + 1)]
     return (range(a, b) for a, b in itertools.pairwise(borders))
 

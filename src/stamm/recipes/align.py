@@ -11,9 +11,11 @@ from stamm.align.data.prepare_config import OWN_ROWS, PrepareConfig, PrepareSett
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
-from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
+from stamm.align.sampling.sample_config import EngineSampling
+from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig, GRPOJobConfig
 from stamm.align.training.loss_config import (
     DPO,
+    GRPO,
     KTO,
     QRPO,
     REBEL,
@@ -30,11 +32,14 @@ from stamm.engine.config import EngineConfig
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
 from stamm.models.sampling_config import SamplingConfig
+from stamm.optim.config import AdamW
+from stamm.optim.schedules import ConstantRate
 from stamm.recipes.align_steps import (
     answers_step,
     audit_steps,
     evaluate_step,
     export_step,
+    grpo_step,
     offline_steps,
     prepare_step,
     sample_config,
@@ -49,6 +54,7 @@ from stamm.reports.config import ReportConfig
 from stamm.runs.job import Step
 
 _BEFORE = "start"
+_GRPO = "grpo"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +119,7 @@ class PreferenceRecipe:
     run, arm, context, prepare, evaluate, audit, export   as in `SFTRecipe`
     reference      log-probabilities of the answers under the start model
     n              completions of each prompt
-    sampling       how they are drawn
+    sampling       how they are drawn, and by which engine
     reward         of an answer; only with prompts
     rounds         of sampling and training
     test_prompts   prompts whose answers are compared before and after, with `reward`; "": none
@@ -127,7 +133,7 @@ class PreferenceRecipe:
     data: tuple[str, ...] = ()
     prompts: str = ""
     n: int = 12
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    sampling: EngineSampling = field(default_factory=EngineSampling)
     reward: RewardConfig | None = None
     select: SelectConfig = field(default_factory=SelectConfig)
     rounds: int = 1
@@ -158,6 +164,7 @@ class PreferenceRecipe:
                 not isinstance(self.train.loss, BradleyTerry),
                 "is BradleyTerry: use align.reward",
             ),
+            ("train", not isinstance(self.train.loss, GRPO), "is GRPO: use align.grpo"),
             ("prompts", not (sampled and self.data), "is given, and data too: choose one"),
             ("rounds", self.rounds >= 1, "must be at least 1"),
             ("rounds", self.rounds == 1 or sampled, "needs prompts=FILE"),
@@ -198,7 +205,8 @@ class PreferenceRecipe:
         audits = audit_steps(self.name, self.audit, start)
         steps += [*audits, *_finish(self.name, start, self.evaluate, self.export)]
         if self.test_prompts:
-            steps += self._compared(start, audited=bool(audits))
+            beta = loss.closed_form_beta if isinstance(loss := self.train.loss, QRPO) else None
+            steps += _compared(self, self.name, start, beta, audited=bool(audits))
         return (*steps, report_step(self.report, steps))
 
     def _offline(self, start: StartModel, context: int) -> list[Step]:
@@ -276,47 +284,75 @@ class PreferenceRecipe:
             after = (training[-1].name,)
         return steps
 
-    def _compared(self, start: StartModel, *, audited: bool) -> list[Step]:
-        assert self.reward is not None
-        config = sample_config(self.sampling, self.test_prompts, self.test_n)
-        reward = ScoreConfig(reward=self.reward)
-        tuned = {**start.inputs, "start": f"arms/{self.name}/model"}
-        steps = [
-            *sample_steps(
-                _BEFORE, config, reward, start.inputs, after=start.after, external=start.external
-            ),
-            *sample_steps(
-                self.name,
-                config,
-                reward,
-                tuned,
-                after=(f"finetune.{self.name}",),
-                external=start.external,
-            ),
-        ]
-        evaluated = None
-        if self.evaluate is not None and start.pack:
-            evaluated = evaluate_step(self.name, self.evaluate, start, of_start=True)
-            steps.append(evaluated)
-        if self.gold is not None:
-            gold = ScoreConfig(reward=self.gold)
-            steps += [score_step(name, gold, gold=True) for name in (_BEFORE, self.name)]
-        loss = self.train.loss
-        beta = loss.closed_form_beta if isinstance(loss, QRPO) else None
-        compare = replace(self.answers, beta=beta)
-        steps.append(
-            answers_step(
-                self.name,
-                compare,
-                start.inputs,
-                before=_BEFORE,
-                gold=self.gold is not None,
-                evaluated=evaluated,
-                external=start.external,
-                audited=audited,
-            )
+
+@dataclass(frozen=True, kw_only=True)
+class GRPORecipe:
+    """Policy gradient on a model's own answers, which it gives while it is trained, and their rewards.
+
+    run, arm, evaluate, audit, export                      as in `SFTRecipe`
+    prompts        a file with a prompt per row, and the columns that the reward reads; required
+    n              answers to each prompt, which are compared with each other
+    sampling       max_new_tokens, slots and seed
+    reward         of an answer; required
+    context        longest prompt and answer in tokens; None: the model's, at most 4,096
+    train          epochs, sequences, batch and micro_batch count prompts
+    test_prompts, test_n, gold, answers                    as in `PreferenceRecipe`
+    """
+
+    run: str = ""
+    arm: str | None = None
+    prompts: str = ""
+    n: int = 8
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    reward: RewardConfig | None = None
+    context: int | None = None
+    train: FineTuneConfig = field(default_factory=lambda: _on_policy())
+    test_prompts: str = ""
+    test_n: int = 8
+    gold: RewardConfig | None = None
+    answers: AnswersConfig = field(default_factory=AnswersConfig)
+    evaluate: EvaluateConfig | None = field(
+        default_factory=lambda: EvaluateConfig(tasks=("held_out",))
+    )
+    audit: AuditConfig | None = field(default_factory=AuditConfig)
+    export: ExportConfig | None = field(default_factory=ExportConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        _check_context(self.context)
+        kind = type(self.train.loss).__name__
+        validate(
+            self,
+            ("train", kind == "GRPO", f"is {kind}: align.grpo needs GRPO"),
+            ("test_n", self.test_n >= 2, "must be at least 2"),
         )
-        return steps
+
+    def steps(self, root: Path) -> tuple[Step, ...]:
+        """All steps in the run folder `root`, in order.
+
+        Raises   ConfigError when run, prompts or reward is missing; what finding the model raises
+        """
+        if not self.prompts or self.reward is None:
+            raise ConfigError(
+                "there is nothing to train on: prompts or reward is missing",
+                fix="Set prompts=FILE and reward=NAME, such as reward=Number",
+            )
+        start = start_model(self.run, self.arm, root)
+        context = context_of(self.context, start)
+        given = {"prompts": self.prompts, "n": self.n, "sampling": self.sampling}
+        config = GRPOJobConfig.of(self.train, context=context, reward=self.reward, **given)
+        if (longest := self.sampling.max_new_tokens) >= context:
+            raise ConfigError(
+                f"sampling.max_new_tokens = {longest} leaves no room for a prompt in the context of "
+                f"{context} tokens",
+                fix="Lower it",
+            )
+        steps = [*start.steps, grpo_step(config, _GRPO, start)]
+        audits = audit_steps(_GRPO, self.audit, start)
+        steps += [*audits, *_finish(_GRPO, start, self.evaluate, self.export)]
+        if self.test_prompts:
+            steps += _compared(self, _GRPO, start, None, audited=bool(audits))
+        return (*steps, report_step(self.report, steps))
 
 
 def context_of(context: int | None, start: StartModel) -> int:
@@ -362,9 +398,72 @@ def kto() -> PreferenceRecipe:
     return PreferenceRecipe(train=on_answers(KTO()))
 
 
-def on_answers(loss: Preference | BradleyTerry) -> FineTuneConfig:
+def grpo() -> GRPORecipe:
+    """GRPO on answers of the model during training; set run=FOLDER prompts=FILE reward=NAME."""
+    return GRPORecipe()
+
+
+def on_answers(loss: Preference | BradleyTerry | GRPO) -> FineTuneConfig:
     """Training on answers, not compiled: packed, they have another number of rows in every step."""
     return FineTuneConfig(loss=loss, engine=EngineConfig(compile="off"))
+
+
+def _compared(
+    recipe: PreferenceRecipe | GRPORecipe,
+    arm: str,
+    start: StartModel,
+    beta: float | None,
+    *,
+    audited: bool,
+) -> list[Step]:
+    """Answers of the start model and of an arm to the test prompts, and their comparison."""
+    assert recipe.reward is not None
+    config = sample_config(recipe.sampling, recipe.test_prompts, recipe.test_n)
+    reward = ScoreConfig(reward=recipe.reward)
+    tuned = {**start.inputs, "start": f"arms/{arm}/model"}
+    steps = [
+        *sample_steps(
+            _BEFORE, config, reward, start.inputs, after=start.after, external=start.external
+        ),
+        *sample_steps(
+            arm,
+            config,
+            reward,
+            tuned,
+            after=(f"finetune.{arm}",),
+            external=start.external,
+        ),
+    ]
+    evaluated = None
+    if recipe.evaluate is not None and start.pack:
+        evaluated = evaluate_step(arm, recipe.evaluate, start, of_start=True)
+        steps.append(evaluated)
+    if recipe.gold is not None:
+        gold = ScoreConfig(reward=recipe.gold)
+        steps += [score_step(name, gold, gold=True) for name in (_BEFORE, arm)]
+    compare = replace(recipe.answers, beta=beta)
+    steps.append(
+        answers_step(
+            arm,
+            compare,
+            start.inputs,
+            before=_BEFORE,
+            gold=recipe.gold is not None,
+            evaluated=evaluated,
+            external=start.external,
+            audited=audited,
+        )
+    )
+    return steps
+
+
+def _on_policy() -> FineTuneConfig:
+    """AdamW at 1e-6 after ten steps of warm-up, as DAPO (arXiv 2503.14476, section 4.1)."""
+    return replace(
+        on_answers(GRPO()),
+        optimizer=AdamW(weight_decay=0.0),
+        schedule=ConstantRate(peak=1e-6, warmup_sequences=160),
+    )
 
 
 def _finish(

@@ -14,7 +14,7 @@ from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.rewards.reward_config import ScoreConfig
 from stamm.align.rewards.sources import reward_sources
 from stamm.align.sampling.sample_config import SampleConfig
-from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
+from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig, GRPOJobConfig
 from stamm.align.training.loss_config import needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.audit.config import AuditConfig
@@ -136,6 +136,27 @@ def training_steps(
     return steps
 
 
+def grpo_step(config: GRPOJobConfig, arm: str, start: StartModel) -> Step:
+    """The training of an arm on its own answers."""
+    return Step(
+        name=f"finetune.{arm}",
+        job="grpo",
+        config=config,
+        folder=f"arms/{arm}",
+        inputs={**start.inputs, **({"pack": start.pack} if start.pack else {})},
+        after=start.after,
+        external={
+            **start.external,
+            **config.user_files(),
+            **reward_sources(config.reward),
+            config.prompts: locate_file(config.prompts, "prompts"),
+        },
+        outputs=TRAINED,
+        records=TRAINING_RECORDS,
+        costly=True,
+    )
+
+
 def reference_step(
     config: ReferenceConfig,
     inputs: Mapping[str, str],
@@ -160,7 +181,7 @@ def reference_step(
 
 def sample_config(settings: SamplingConfig, prompts: str, n: int) -> SampleConfig:
     """The configuration of a sample step."""
-    plain = {f.name: getattr(settings, f.name) for f in fields(SamplingConfig)}
+    plain = {f.name: getattr(settings, f.name) for f in fields(settings)}
     return SampleConfig(**plain, prompts=prompts, n=n)
 
 

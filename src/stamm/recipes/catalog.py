@@ -28,7 +28,7 @@ from stamm.recipes import (
     searches,
 )
 from stamm.recipes.adapt import AdaptRecipe
-from stamm.recipes.align import PreferenceRecipe, SFTRecipe
+from stamm.recipes.align import GRPORecipe, PreferenceRecipe, SFTRecipe
 from stamm.recipes.align_charter import CharterRecipe
 from stamm.recipes.align_demo import AlignDemo
 from stamm.recipes.align_reward import RewardModelRecipe
@@ -60,6 +60,7 @@ Branching = (
     | AdaptRecipe
     | SFTRecipe
     | PreferenceRecipe
+    | GRPORecipe
     | RewardModelRecipe
     | AlignDemo
 )
@@ -122,6 +123,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("align.simpo", align.simpo),
     Recipe("align.rebel", align.rebel),
     Recipe("align.kto", align.kto),
+    Recipe("align.grpo", align.grpo),
     Recipe("align.reward", align_reward.reward),
     Recipe("pretrain.llama_1b_xielu", llama.llama_1b_xielu),
     Recipe("pretrain.llama_3b_xielu", llama.llama_3b_xielu),

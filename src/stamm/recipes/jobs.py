@@ -52,6 +52,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "score": ("stamm.align.rewards.score_job", "run"),
         "select": ("stamm.align.data.select_job", "run"),
         "finetune": ("stamm.align.training.job", "run"),
+        "grpo": ("stamm.align.training.grpo_job", "run"),
         "reference": ("stamm.align.training.reference_job", "run"),
         "reward_accuracy": ("stamm.align.training.reward_accuracy", "run"),
         "judge": ("stamm.align.judge.charter_job", "validate"),
@@ -68,7 +69,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """Module and function of each kind of job."""
 
-ALL_RANKS = frozenset({"pretrain", "pace", "finetune"})
+ALL_RANKS = frozenset({"pretrain", "pace", "finetune", "grpo"})
 """Jobs that run in all processes of torchrun; every other job runs in rank 0."""
 
 SIDE_BY_SIDE = frozenset({"pretrain", "average", "evaluate", "audit"})

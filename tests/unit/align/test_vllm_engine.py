@@ -6,17 +6,28 @@ import importlib.machinery
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import pytest
+import torch
 
+from stamm.align.rewards.reward_config import Length
 from stamm.align.sampling import sample_job
+from stamm.align.sampling.sample_config import EngineSampling
 from stamm.align.sampling.vllm_engine import VllmEngine
 from stamm.base.errors import ConfigError
+from stamm.models.config import PlainFFN
+from stamm.models.decoder import build_decoder
+from stamm.models.hub_folder import load_hub
 from stamm.models.sampling_config import SamplingConfig
+from stamm.models.serialization import load_decoder, save_decoder
+from stamm.recipes.align import PreferenceRecipe, qrpo
+from stamm.recipes.start_model import StartModel
+from tests.unit.align.finetuned import MODEL, start_model
 from tests.unit.align.test_import_job import llama_folder
 from tests.unit.align.test_sample_job import ROWS, config, lines, workspace
 
@@ -112,6 +123,61 @@ def test_a_job_samples_a_hugging_face_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("vllm")
-def test_a_stored_decoder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="stamm export"):
-        sample_job.run(config(tmp_path, ROWS, engine="vllm"), workspace(tmp_path))
+def test_a_stored_decoder_is_written_in_the_layout_of_transformers(tmp_path: Path) -> None:
+    """Apertus' layout, once for each model; a run that samples again with other weights writes it again."""
+    place = workspace(tmp_path)
+    sample_job.run(config(tmp_path, ROWS, engine="vllm"), place)
+    assert len(lines(place.folder / "completions.jsonl")) == 14
+    hub = place.folder / "hub"
+    assert LLM.made == [
+        {
+            "model": str(hub),
+            "tokenizer": str(hub),
+            "max_model_len": MODEL.max_context,
+            "logprobs_mode": "raw_logprobs",
+        }
+    ]
+    assert json.loads((hub / "config.json").read_text())["architectures"] == ["ApertusForCausalLM"]
+    tokens = torch.arange(1, 9)[None]
+    assert torch.equal(load_hub(hub)(tokens), load_decoder(tmp_path / "model")(tokens))
+    before = (hub / "config.json").stat().st_mtime_ns
+    sample_job.run(config(tmp_path, ROWS, engine="vllm"), place)
+    assert (hub / "config.json").stat().st_mtime_ns == before
+    start_model(tmp_path / "model", seed=6)
+    sample_job.run(config(tmp_path, ROWS, engine="vllm"), place)
+    assert torch.equal(load_hub(hub)(tokens), load_decoder(tmp_path / "model")(tokens))
+
+
+@pytest.mark.usefixtures("vllm")
+def test_a_model_that_vllm_does_not_have_is_refused(tmp_path: Path) -> None:
+    place = workspace(tmp_path)
+    other = replace(MODEL, ffn=PlainFFN(width=48, activation="softplus"))
+    save_decoder(build_decoder(other, 5), tmp_path / "model")
+    with pytest.raises(ConfigError, match=r"engine = vllm cannot run .*softplus"):
+        sample_job.run(config(tmp_path, ROWS, engine="vllm"), place)
+    assert not (place.folder / "hub").exists()
+
+
+@pytest.mark.parametrize("setting", [{"slots": 4}, {"device": "cpu"}])
+def test_settings_of_the_other_engine_are_refused(setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="is not read with engine=vllm"):
+        EngineSampling(engine="vllm", **setting)
+
+
+def test_rounds_name_the_engine(tmp_path: Path) -> None:
+    """`sampling.engine=vllm` reaches every step that samples."""
+    prompts = "package:align_prompts.jsonl.zst"
+    recipe = PreferenceRecipe(
+        train=qrpo().train,
+        run="run",
+        prompts=prompts,
+        test_prompts=prompts,
+        reward=Length(),
+        rounds=2,
+        sampling=EngineSampling(engine="vllm"),
+    )
+    start = StartModel(name="one", model="model", tokenizer="tokenizer", max_context=96)
+    with patch("stamm.recipes.align.start_model", return_value=start):
+        steps = recipe.steps(tmp_path)
+    engines = [step.config.engine for step in steps if step.job == "sample"]
+    assert engines == ["vllm"] * 4

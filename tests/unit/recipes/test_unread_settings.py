@@ -21,6 +21,7 @@ PROMPTS = "package:align_prompts.jsonl.zst"
 CHATS = "package:align_chats.jsonl.zst"
 OFFLINE = (f"data={CHATS}",)
 SAMPLED = (f"prompts={PROMPTS}", "reward=Length")
+GRPO = (*SAMPLED, "sampling.max_new_tokens=8")
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,9 @@ def check(root: Path, recipe: str, *overrides: str) -> None:
         ("align.dpo", OFFLINE, "reference.mismatched=true"),
         ("align.simpo", OFFLINE, "reference.batch_tokens=64"),
         ("align.qrpo", SAMPLED, "answers.draws=500"),
+        ("align.grpo", GRPO, "test_n=4"),
+        ("align.grpo", GRPO, "gold=Stopped"),
+        ("align.grpo", GRPO, "answers.draws=500"),
         ("align.reward", OFFLINE, "prepare.kind=chat"),
         ("align.sft", OFFLINE, "prepare.seed=5"),
         ("align.sft", OFFLINE, "train.schedule.warmup_from=0.5"),
@@ -246,6 +250,7 @@ def needed(recipe: str, model: str, folder: Path) -> list[str]:
         "align.demo": [f"run={model}"],
         "align.charter": [f"answers={text}", "judge=LocalJudge", f"judge.model={model}"],
         "adapt.activation": [f"run={model}"],
+        "align.grpo": [f"run={model}", *GRPO],
         "corpus.robots": [f"domains={hosts}", *agent],
         "corpus.classifier": ["classifier=ClassifierConfig", f"classifier.labelled={text}"],
         "corpus.languages": ["languages=LanguageTrainConfig", f"languages.inputs={text}"],

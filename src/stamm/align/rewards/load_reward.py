@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from stamm.align.rewards.code import CodeReward
 from stamm.align.rewards.instructions import InstructionReward
 from stamm.align.rewards.memorized import NotMemorizedReward
 from stamm.align.rewards.reward import Answer, Reward, rewards_of
 from stamm.align.rewards.reward_config import (
+    Code,
     CustomReward,
     Instructions,
     JsonFormat,
@@ -41,6 +43,7 @@ BUILT_IN_NAMES = (
     "instructions",
     "not_memorized",
     "stopped",
+    "code",
     "reward_model",
     "weighted",
 )
@@ -114,6 +117,8 @@ def _single(config: SingleReward) -> Reward:
             return NotMemorizedReward(config)
         case Stopped():
             return StoppedReward()
+        case Code():
+            return CodeReward(config)
         case ModelReward():
             model: type[LoadsReward] = load_reference(_REWARD_MODEL, None, "a reward model")
             return model.load(config.run)

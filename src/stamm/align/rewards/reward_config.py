@@ -121,6 +121,42 @@ class Stopped:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Code:
+    """1 if the answer's Python code passes the row's tests in a sandboxed process, else 0.
+
+    The code is the last fenced block, or the whole answer without one. What the sandbox does and does not
+    protect from: docs/alignment.md.
+
+    column          column of the row with the tests: Python that raises where the code is wrong
+    seconds         processor time of each process; wall time: four times as much
+    memory_mib      address space of each process
+    output_kib      largest output, and largest file
+    processes       processes and threads at one time
+    workers         answers that are tested at one time
+    allow_network   run also where the kernel gives no namespaces: with the network, and with all files
+    """
+
+    column: str = "tests"
+    seconds: float = 5.0
+    memory_mib: int = 512
+    output_kib: int = 64
+    processes: int = 8
+    workers: int = 2
+    allow_network: bool = False
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("column", bool(self.column), "is empty"),
+            ("seconds", 0 < self.seconds <= 3600, "must be positive and at most 3,600"),
+            ("memory_mib", self.memory_mib >= 64, "must be at least 64: Python needs as much"),
+            ("output_kib", self.output_kib >= 1, "must be at least 1"),
+            ("processes", self.processes >= 1, "must be at least 1"),
+            ("workers", self.workers >= 1, "must be at least 1"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelReward:
     """Reward of a trained reward model (`stamm run align.reward`).
 
@@ -157,6 +193,7 @@ SingleReward = (
     | Instructions
     | NotMemorized
     | Stopped
+    | Code
     | ModelReward
     | CustomReward
 )

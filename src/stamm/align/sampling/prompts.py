@@ -13,13 +13,17 @@ from typing import Any
 
 from stamm.align.data.dataset_reader import BadRow, read_rows
 from stamm.align.data.examples import ALIASES, ChatExample, unknown_keys
+from stamm.base.errors import DataError
 from stamm.base.known_keys import UnknownKeys
 from stamm.chat.conversation import (
+    AssistantTurn,
     Conversation,
     before_last_turn,
     read_conversation,
     to_messages,
 )
+from stamm.chat.formats import ChatFormat
+from stamm.models.sampling import Sampled
 
 NOT_KEPT = frozenset(
     {
@@ -33,6 +37,7 @@ NOT_KEPT = frozenset(
 )
 """Columns of a prompt's row that its completions do not have, or have with another content."""
 LONGEST_NAME, LONGEST_TEXT = 100, 4000
+TOO_LONG, NOT_WRITABLE = "too_long", "not_writable"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +87,45 @@ def read_prompts(path: Path, unknown: UnknownKeys | None = None) -> Iterator[Sam
             deliberation=conversation.deliberation,
             columns=kept_columns(row),
         )
+
+
+def encoded_prompt(
+    prompt: SamplePrompt, chat: ChatFormat, context: int, answer: int = 1
+) -> list[int] | BadRow:
+    """The ids of a prompt, or why it gets no completion.
+
+    answer   tokens of the context that are left for it
+    """
+    try:
+        ids = list(chat.encode(prompt.conversation, prompt=True).ids)
+    except DataError as error:
+        return BadRow(prompt.file, prompt.row, error.line().rstrip("."), NOT_WRITABLE)
+    if len(ids) + answer <= context:
+        return ids
+    reason = f"the prompt has {len(ids)} tokens, and the model's context {context}"
+    if answer > 1:
+        reason += f", of which sampling.max_new_tokens = {answer} are left for the answer"
+    return BadRow(prompt.file, prompt.row, reason, TOO_LONG)
+
+
+def completion_row(
+    prompt: SamplePrompt, found: Sampled, n: int, chat: ChatFormat
+) -> dict[str, Any]:
+    """The row of a completion, as `sample_job` documents it."""
+    return {
+        "id": prompt.id,
+        "prompt": prompt.messages,
+        "tools": prompt.tools,
+        "deliberation": prompt.deliberation,
+        "completion": to_messages(None, [AssistantTurn(chat.parse(found.tokens))]),
+        "sample": found.request % n,
+        "log_prob": found.log_prob,
+        "sampled_log_prob": found.sampled_log_prob,
+        "num_tokens": len(found.tokens),
+        "stopped": found.stopped,
+        "token_ids": found.tokens,
+        **prompt.columns,
+    }
 
 
 def kept_columns(row: Mapping[str, Any]) -> dict[str, Any]:

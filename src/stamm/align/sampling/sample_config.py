@@ -10,22 +10,39 @@ from stamm.models.sampling_config import SamplingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleConfig(SamplingConfig):
+class EngineSampling(SamplingConfig):
+    """Settings of sampling, and what computes it.
+
+    engine   "stamm"; "vllm", when vLLM is installed: a model of stamm's is written in the layout of
+             transformers first
+    device   of engine=stamm; "auto" uses a GPU where there is one, by one process
+    """
+
+    engine: Literal["stamm", "vllm"] = "stamm"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        other = "is not read with engine=vllm"
+        validate(
+            self,
+            ("slots", self.engine == "stamm" or self.slots == SamplingConfig.slots, other),
+            ("device", self.engine == "stamm" or self.device != "cpu", other),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleConfig(EngineSampling):
     """Completions of prompts by a trained model.
 
     prompts             a file with a prompt per row: a column prompt, or messages
     n                   completions of each prompt
     prompts_per_shard   prompts that are sampled and proven together
-    engine              "stamm", or "vllm" for a Hugging Face folder, when vLLM is installed; slots
-                        has no effect then
-    device              of engine=stamm; "auto" uses a GPU where there is one, by one process
     """
 
     prompts: str = ""
     n: int = 1
     prompts_per_shard: int = 64
-    engine: Literal["stamm", "vllm"] = "stamm"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ Reads    model (a stored decoder or a Hugging Face folder), tokenizer, and a fil
 Writes   prompts-00000.jsonl, .. (what each shard answers), completions-00000.jsonl, ..,
          unanswered-00000.jsonl, .., manifests/, completions.jsonl (all of them, in the order of the
          prompts), bad_rows.jsonl (rows without a prompt, and prompts that were left out: file, row,
-         reason and cause)
+         reason and cause); hub/ (a stored decoder for engine=vllm)
 
 A shard is sampled again when its prompts, the settings, the weights, the tokenizer, the chat format or
 the code change.
@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -46,7 +47,12 @@ from stamm.align.model_source import (
     load_chat_model,
     source_of,
 )
-from stamm.align.sampling.prompts import SamplePrompt, read_prompts
+from stamm.align.sampling.prompts import (
+    SamplePrompt,
+    completion_row,
+    encoded_prompt,
+    read_prompts,
+)
 from stamm.align.sampling.sample_config import SampleConfig
 from stamm.align.sampling.vllm_engine import VllmEngine, check_installed
 from stamm.align.shard_device import device_type, on_device
@@ -55,22 +61,25 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import atomic, json_line, read_json, remove_leftovers, write_text
 from stamm.base.known_keys import UnknownKeys
 from stamm.base.schema import read_objects
-from stamm.chat.conversation import AssistantTurn, to_messages
+from stamm.base.user_code import load_reference
 from stamm.chat.formats import ChatFormat
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.engine.distributed import select_device
 from stamm.models.determinism import set_determinism
+from stamm.models.hf_architecture import hub_class, unsupported_reasons
 from stamm.models.hf_files import CONFIG, GENERATION, INDEX
-from stamm.models.sampling import Sampled, sample
+from stamm.models.sampling import sample
+from stamm.models.serialization import checked_config, load_decoder
 from stamm.runs.job import Workspace
-from stamm.runs.model_outputs import DECODER
+from stamm.runs.model_outputs import DECODER, weights_sha256
 from stamm.runs.run_sharded import run_shards
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
 
 COMPLETIONS, BAD_ROWS = "completions.jsonl", "bad_rows.jsonl"
-TOO_LONG, NOT_WRITABLE = "too_long", "not_writable"
+# Loaded when it is needed: it loads transformers.
+_WRITER = "stamm.export.transformers_target:write_folder"
 CODE_PACKAGES = ("activations", "align", "base", "chat", "corpus/tokenizer", "models")
 """Folders of the package whose code decides a completion."""
 
@@ -84,7 +93,8 @@ def run(config: SampleConfig, workspace: Workspace) -> None:
     remove_leftovers(folder)
     source = source_of(workspace.inputs["model"], workspace.inputs["tokenizer"])
     if config.engine == "vllm":
-        _check_vllm(source)
+        check_installed()
+        source = _for_vllm(source, folder)
     device = "cuda" if config.engine == "vllm" else device_type(config.device, "device")
     workspace = on_device(workspace, device)
     bad: list[BadRow] = []
@@ -132,7 +142,7 @@ def sample_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     left_out: list[BadRow] = []
     for place, (_, plain) in enumerate(read_objects(Path(task.inputs["prompts"]))):
         prompt = SamplePrompt(**plain)
-        ids = _encoded(chat, prompt, context)
+        ids = encoded_prompt(prompt, chat, context)
         if isinstance(ids, BadRow):
             left_out.append(ids)
             continue
@@ -145,7 +155,9 @@ def sample_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     else:
         done = sample(engine.decoder, tokens, config, chat.stop_ids, keys)
         found = sorted(done, key=lambda each: each.request)
-    rows = (_row(answered[each.request // config.n], each, config.n, chat) for each in found)
+    rows = (
+        completion_row(answered[each.request // config.n], each, config.n, chat) for each in found
+    )
     completions, unanswered = (
         _completions(job.folder, task.name),
         _unanswered(job.folder, task.name),
@@ -159,35 +171,6 @@ def sample_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
         dropped=dict(Counter(row.cause for row in left_out)),
         facts={"tokens": sum(len(each.tokens) for each in found)},
     )
-
-
-def _encoded(chat: ChatFormat, prompt: SamplePrompt, context: int) -> list[int] | BadRow:
-    """The ids of a prompt, or why it gets no completion."""
-    try:
-        ids = list(chat.encode(prompt.conversation, prompt=True).ids)
-    except DataError as error:
-        return BadRow(prompt.file, prompt.row, error.line().rstrip("."), NOT_WRITABLE)
-    if len(ids) < context:
-        return ids
-    reason = f"the prompt has {len(ids)} tokens, and the model's context {context}"
-    return BadRow(prompt.file, prompt.row, reason, TOO_LONG)
-
-
-def _row(prompt: SamplePrompt, found: Sampled, n: int, chat: ChatFormat) -> dict[str, Any]:
-    return {
-        "id": prompt.id,
-        "prompt": prompt.messages,
-        "tools": prompt.tools,
-        "deliberation": prompt.deliberation,
-        "completion": to_messages(None, [AssistantTurn(chat.parse(found.tokens))]),
-        "sample": found.request % n,
-        "log_prob": found.log_prob,
-        "sampled_log_prob": found.sampled_log_prob,
-        "num_tokens": len(found.tokens),
-        "stopped": found.stopped,
-        "token_ids": found.tokens,
-        **prompt.columns,
-    }
 
 
 def _write_prompts(
@@ -251,13 +234,31 @@ def _files(source: ModelSource) -> dict[str, str]:
     return {path.name: str(path.resolve()) for path in files if path.is_file()}
 
 
-def _check_vllm(source: ModelSource) -> None:
-    check_installed()
-    if source.kind != "hub":
+def _for_vllm(source: ModelSource, folder: Path) -> ModelSource:
+    """The source in the layout of transformers, which is written for a stored decoder.
+
+    Raises   ConfigError for a model that vLLM does not have
+    """
+    if source.kind == "hub":
+        return source
+    config = checked_config(source.model)
+    reasons = unsupported_reasons(config)
+    if not reasons and hub_class(config).own_code:
+        reasons = (f"its activation {config.ffn.spec.name!r} is not one of transformers",)
+    if reasons:
         raise ConfigError(
-            f"engine = vllm, and {source.model} is not a Hugging Face folder",
-            fix="Export the model (`stamm export`) and name the exported folder, or use engine=stamm",
+            f"engine = vllm cannot run {source.model}: {reasons[0].rstrip('.')}",
+            fix="Use engine=stamm",
         )
+    out, weights = folder / "hub", weights_sha256(source.model)
+    stamp = out / "weights_sha256"
+    if not (stamp.is_file() and stamp.read_text() == weights):
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        write: Any = load_reference(_WRITER, None, "a writer of models")
+        write(out, load_decoder(source.model).merged(), source.tokenizer / FILE)
+        write_text(stamp, weights)  # last: the folder is whole
+    return ModelSource(kind="hub", model=out, tokenizer=source.tokenizer)
 
 
 @functools.lru_cache(maxsize=1)
@@ -270,7 +271,7 @@ def _loaded(
     if engine == "vllm":
         context = int(read_json(source.model / CONFIG)["max_position_embeddings"])
         chat = load_chat_format(source.tokenizer)
-        return chat, VllmEngine(source.model, source.tokenizer, context), context
+        return chat, VllmEngine(source.model, source.model, context), context
     loaded = load_chat_model(source)
     loaded.decoder.to(select_device(device))
     return loaded.chat, loaded, loaded.decoder.config.max_context

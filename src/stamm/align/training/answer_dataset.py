@@ -173,23 +173,7 @@ class AnswerSequences:
         count: int,
     ) -> AnswerBatch:
         """These answers in as few rows as best fit finds."""
-        # A pass over no answers has a row of padding: all processes run the same passes.
-        rows = best_fit([len(answer.ids) - 1 for answer in found], self._context) or [[]]
-        shape = (len(rows), self._context)
-        tokens, target = np.full(shape, self._pad), np.full(shape, self._pad)
-        document, completion = np.zeros(shape, dtype=np.int64), np.full(shape, -1)
-        for row, inside in enumerate(rows):
-            start = 0
-            for number, position in enumerate(inside):
-                answer = found[position]
-                stop = start + len(answer.ids) - 1
-                tokens[row, start:stop] = answer.ids[:-1]
-                target[row, start:stop] = answer.ids[1:]
-                document[row, start:stop] = number
-                counted = np.asarray(answer.supervised[1:], dtype=np.bool_)
-                completion[row, start:stop][counted] = position
-                start = stop
-            document[row, start:] = len(inside)
+        tokens, target, document, completion = packed_rows(found, self._context, self._pad)
         most = max([1, *(len(answer.ref_rewards) for answer in found)])
         references = [
             [*answer.ref_rewards, *[math.nan] * (most - len(answer.ref_rewards))]
@@ -211,6 +195,32 @@ class AnswerSequences:
     def _places(self, first: int, count: int) -> NDArray[np.int64]:
         """Numbers of the examples at these places of the run."""
         return epoch_order(first, count, len(self._examples), self._seed)
+
+
+def packed_rows(
+    answers: Sequence[AnswerTokens], context: int, pad: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """These answers in as few rows as best fit finds: tokens, targets, documents, completions, (R, T).
+
+    Edge   no answers make one row of padding: all processes run the same passes
+    """
+    rows = best_fit([len(answer.ids) - 1 for answer in answers], context) or [[]]
+    shape = (len(rows), context)
+    tokens, target = np.full(shape, pad), np.full(shape, pad)
+    document, completion = np.zeros(shape, dtype=np.int64), np.full(shape, -1)
+    for row, inside in enumerate(rows):
+        start = 0
+        for number, position in enumerate(inside):
+            answer = answers[position]
+            stop = start + len(answer.ids) - 1
+            tokens[row, start:stop] = answer.ids[:-1]
+            target[row, start:stop] = answer.ids[1:]
+            document[row, start:stop] = number
+            counted = np.asarray(answer.supervised[1:], dtype=np.bool_)
+            completion[row, start:stop][counted] = position
+            start = stop
+        document[row, start:] = len(inside)
+    return tokens, target, document, completion
 
 
 def _pairs(answers: Sequence[TrainingAnswer]) -> list[tuple[int, ...]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from stamm.align.training.loss_config import PFO, SFT, BradleyTerry, Loss, Preference
+from stamm.align.rewards.reward_config import Number, RewardConfig
+from stamm.align.training.loss_config import GRPO, PFO, SFT, BradleyTerry, Loss, Preference
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.engine.config import EIGHT_BITS
 from stamm.models.lora_config import Lora
+from stamm.models.sampling_config import SamplingConfig
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchPlan, BatchStage, Schedule, WarmupStableDecay
 from stamm.pretrain.config import NEXT_TOKEN, DecoderTrainingConfig, TrainingConfig
@@ -19,8 +21,8 @@ from stamm.pretrain.config import NEXT_TOKEN, DecoderTrainingConfig, TrainingCon
 class FineTuneConfig(TrainingConfig):
     """Fine-tuning of a trained model on prepared examples.
 
-    loss    what is minimised: SFT, QRPO, DPO, SimPO, REBEL, KTO or BradleyTerry
-    batch   SFT: packed sequences a step. Others: examples a step, an answer or a pair of answers.
+    loss    what is minimised: SFT, QRPO, DPO, SimPO, REBEL, KTO, BradleyTerry or GRPO
+    batch   SFT: packed sequences a step. GRPO: prompts. Others: examples, an answer or a pair of answers.
             The last step of a run has those that remain
     epochs, sequences   likewise counted in packed sequences or examples
     pfo     distance to the features of the start model, beside a loss on answers; None: none
@@ -59,6 +61,10 @@ class FineTuneConfig(TrainingConfig):
             self,
             ("validate_every", every is None or every >= 1, "must be at least 1"),
             ("patience", patience is None or patience >= 1, "must be at least 1"),
+            *(
+                (name, value is None or not isinstance(self.loss, GRPO), "needs held-out rows")
+                for name, value in (("validate_every", every), ("patience", patience))
+            ),
             (
                 "pfo",
                 not pfo or isinstance(self.loss, Preference),
@@ -93,7 +99,7 @@ class FineTuneConfig(TrainingConfig):
         """
         total = super().total_sequences(per_epoch)
         if not total:
-            what = "packed sequences" if isinstance(self.loss, SFT) else "examples"
+            what = {SFT: "packed sequences", GRPO: "prompts"}.get(type(self.loss), "examples")
             raise ConfigError(
                 f"{per_epoch} {what} times epochs = {self.epochs} is less than one",
                 fix="Add rows, or raise train.epochs",
@@ -130,7 +136,7 @@ class FineTuneRun(FineTuneConfig, DecoderTrainingConfig):
     @classmethod
     def of(cls, config: FineTuneJobConfig, **more: Any) -> Self:
         """The run that a step describes, with more fields."""
-        names = [f.name for f in fields(config) if f.name != "chosen"]
+        names = {f.name for f in fields(config)} & {f.name for f in fields(cls)}
         return cls(**{**{name: getattr(config, name) for name in names}, **more})
 
     @property
@@ -147,3 +153,48 @@ class FineTuneRun(FineTuneConfig, DecoderTrainingConfig):
     def reward_head(self) -> bool:
         """Whether a reward model is trained."""
         return isinstance(self.loss, BradleyTerry)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """How the model is sampled during training, and what its answers are worth.
+
+    n          answers to each prompt: a group
+    sampling   of the policy itself: temperature, top_k and top_p stay 1, 0 and 1
+    reward     of an answer
+    """
+
+    n: int = 8
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    reward: RewardConfig = field(default_factory=Number)
+
+    def __post_init__(self) -> None:
+        sampling = self.sampling
+        drawn = (sampling.temperature, sampling.top_k, sampling.top_p) == (1, 0, 1)
+        changed = (
+            "draws from another distribution than the policy: leave temperature, top_k and top_p"
+        )
+        validate(
+            self,
+            ("n", self.n >= 2, "must be at least 2: an advantage compares answers"),
+            ("sampling", drawn, changed),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPOJobConfig(FineTuneJobConfig, Rollouts):
+    """The settings of a step that trains on its own answers.
+
+    prompts   file of the prompts
+    """
+
+    prompts: str = ""
+
+    def __post_init__(self) -> None:
+        FineTuneJobConfig.__post_init__(self)
+        Rollouts.__post_init__(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPORun(FineTuneRun, Rollouts):
+    """Training of one model on its own answers: the configuration that an arm records."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -45,6 +45,44 @@ def completion_log_probs(
              than two tokens
     Checked  tests/unit/align/test_log_probs.py
     """
+    bar = NoProgress() if progress is None else progress
+    found = torch.zeros(len(answers), dtype=torch.float64)
+    done = 0
+    for rows, tokens_BT, completion_BT in _passes(decoder, answers, batch_tokens):
+        sums = decoder.sequence_log_probs(
+            tokens_BT[:, :-1], tokens_BT[:, 1:], completion_BT, len(rows)
+        )
+        found[rows] = sums.cpu()
+        done += len(rows)
+        bar.advance(done)
+    return found
+
+
+@torch.no_grad()
+def token_log_probs(
+    decoder: Decoder, answers: Sequence[AnswerTokens], batch_tokens: int = 16_384
+) -> list[list[float]]:
+    """Log-probability of every supervised token of each answer, in nats, as `completion_log_probs`."""
+    found: list[list[float]] = [[] for _ in answers]
+    for rows, tokens_BT, completion_BT in _passes(decoder, answers, batch_tokens):
+        counted_BT = completion_BT >= 0
+        number_BT = (counted_BT.flatten().cumsum(0) - 1).view_as(counted_BT)
+        log_prob_N = decoder.sequence_log_probs(
+            tokens_BT[:, :-1],
+            tokens_BT[:, 1:],
+            number_BT.masked_fill(~counted_BT, -1),
+            int(counted_BT.sum()),
+        )
+        lengths = counted_BT.sum(dim=1).tolist()
+        for row, part_N in zip(rows, log_prob_N.cpu().split(lengths), strict=True):
+            found[row] = part_N.tolist()
+    return found
+
+
+def _passes(
+    decoder: Decoder, answers: Sequence[AnswerTokens], batch_tokens: int
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    """Rows of each forward pass: their positions, ids (B, T + 1), and the row of each counted target."""
     lengths = [len(answer.ids) - 1 for answer in answers]
     for number, length in enumerate(lengths):
         if not 1 <= length <= decoder.config.max_context:
@@ -53,10 +91,7 @@ def completion_log_probs(
                 f"{decoder.config.max_context}",
                 fix="Prepare the data with a smaller context",
             )
-    bar = NoProgress() if progress is None else progress
-    found = torch.zeros(len(answers), dtype=torch.float64)
     device = decoder.lm_head.weight.device
-    done = 0
     for rows in length_batches(lengths, batch_tokens):
         width = max(lengths[row] for row in rows)
         tokens_BT = torch.zeros(len(rows), width + 1, dtype=torch.int64)
@@ -66,14 +101,7 @@ def completion_log_probs(
             tokens_BT[place, : len(ids)] = torch.tensor(list(ids))
             counted = torch.tensor(list(supervised)[1:], dtype=torch.bool)
             completion_BT[place, : len(counted)][counted] = place
-        tokens_BT, completion_BT = tokens_BT.to(device), completion_BT.to(device)
-        sums = decoder.sequence_log_probs(
-            tokens_BT[:, :-1], tokens_BT[:, 1:], completion_BT, len(rows)
-        )
-        found[rows] = sums.cpu()
-        done += len(rows)
-        bar.advance(done)
-    return found
+        yield rows, tokens_BT.to(device), completion_BT.to(device)
 
 
 def length_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:

@@ -8,10 +8,12 @@ from typing import Literal
 
 from stamm.base.config import validate
 from stamm.losses.preference_types import (
+    AdvantageScale,
     FeatureDistance,
     LengthNormalization,
     Partition,
     Ties,
+    TokenAverage,
     Transform,
     closed_form_beta,
 )
@@ -197,6 +199,65 @@ class BradleyTerry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GRPO:
+    """Group-relative policy gradient on answers that the model gives during training (`align.grpo`).
+
+    The advantage of an answer is its reward less the mean of the answers to the same prompt, divided by
+    their standard deviation (G - 1 in its divisor, nothing added to it).
+
+    beta               weight of the KL to the start model in the loss; 0: no reference is held (DAPO)
+    clip_low, clip_high   range of the ratio to the policy that sampled: 1 - clip_low to 1 + clip_high
+                       (DAPO: 0.2, 0.28). Read with steps_per_rollout above 1: before the first update
+                       the ratio is 1
+    scale              "std", or "none": no division by the standard deviation (Dr. GRPO)
+    average            of a step's tokens: "answer", the mean over each answer's tokens, then over answers;
+                       "token", over all tokens (DAPO); "longest", every token weighs 1 /
+                       sampling.max_new_tokens (Dr. GRPO)
+    drop_equal         dynamic sampling: groups of equal rewards are dropped, and other prompts are
+                       answered in their place
+    refills            how often other prompts are answered for one rollout; then a step has fewer groups
+    overlong           answers cut at sampling.max_new_tokens: "keep"; "mask", no loss; "penalty", the
+                       soft penalty of DAPO on the reward
+    overlong_tokens    with "penalty": it grows from 0 to 1 over so many tokens before the longest
+    steps_per_rollout  updates on the answers to one sampling, on other prompts each
+
+    Source   arXiv 2402.03300 (GRPO), 2503.14476 (DAPO), 2503.20783 (Dr. GRPO)
+    """
+
+    beta: float = 0.04
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    scale: AdvantageScale = "std"
+    average: TokenAverage = "answer"
+    drop_equal: bool = False
+    refills: int = 4
+    overlong: Literal["keep", "mask", "penalty"] = "keep"
+    overlong_tokens: int = 64
+    steps_per_rollout: int = 1
+
+    def __post_init__(self) -> None:
+        several = self.steps_per_rollout > 1
+        unclipped = "is read with steps_per_rollout above 1: on its own rollout the ratio is 1"
+        validate(
+            self,
+            ("beta", 0 <= self.beta < math.inf, "must be finite and not negative"),
+            ("clip_low", 0 < self.clip_low < 1, "must lie between 0 and 1"),
+            ("clip_high", 0 < self.clip_high < math.inf, _POSITIVE),
+            ("clip_low", several or self.clip_low == 0.2, unclipped),
+            ("clip_high", several or self.clip_high == 0.2, unclipped),
+            ("refills", self.refills >= 0, "must not be negative"),
+            ("refills", self.drop_equal or self.refills == 4, "is read with drop_equal=true"),
+            ("overlong_tokens", self.overlong_tokens >= 1, "must be at least 1"),
+            (
+                "overlong_tokens",
+                self.overlong == "penalty" or self.overlong_tokens == 64,
+                "is read with overlong=penalty",
+            ),
+            ("steps_per_rollout", self.steps_per_rollout >= 1, "must be at least 1"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PFO:
     """Proximal Feature Optimization: keep the last hidden states near those of the start model.
 
@@ -221,9 +282,9 @@ class PFO:
 
 
 Preference = QRPO | DPO | SimPO | REBEL | KTO
-Loss = SFT | Preference | BradleyTerry
+Loss = SFT | Preference | BradleyTerry | GRPO
 
 
 def needs_reference(loss: Loss) -> bool:
-    """Whether a loss compares with the reference policy."""
-    return not isinstance(loss, SFT | SimPO | BradleyTerry)
+    """Whether a loss reads stored log-probabilities of the reference policy."""
+    return not isinstance(loss, SFT | SimPO | BradleyTerry | GRPO)
