@@ -13,6 +13,7 @@ from stamm.base.units import bytes_text, count_text, flops_text, parse_count, se
 from stamm.cli.arg_types import text
 from stamm.cli.corpus_plan import show_corpus_plan
 from stamm.cli.output import print_json, print_pairs
+from stamm.corpus.inputs import expand
 from stamm.engine.estimate import Devices, parse_devices
 from stamm.optim.config import CustomOptimizer
 from stamm.pretrain.config import PretrainConfig
@@ -21,12 +22,16 @@ from stamm.pretrain.throughput_model import measured_throughput
 from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
-from stamm.recipes.length import CorpusLength, corpus_length, packed_length
+from stamm.recipes.length import CorpusLength, corpus_length, packed_length, text_bytes
 from stamm.recipes.resolve import resolve
 from stamm.recipes.search import Search
 from stamm.recipes.study import MANIFEST, Study
 
 _BARS = "▁▂▃▄▅▆▇█"
+# Of one CPU: training's share of the speed of products of 1024 x 1024 matrices, and text through all
+# steps of a corpus (2026-11-26, a Xeon with AVX-512).
+CPU_SHARE = 0.5
+CORPUS_BYTES_PER_S = 400e3
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -98,6 +103,56 @@ def run(options: argparse.Namespace, verb: str) -> int:
             print(f"\narm {name}")
         print_pairs(_lines(facts))
     return 0
+
+
+def print_study_plan(study: Study, root: Path) -> None:
+    """Print size, length, time and memory of a study of one arm, before it runs on this machine.
+
+    The time of training is its work at `CPU_SHARE` of the speed of large matrix products, measured now.
+    """
+    (arm,) = study.arms
+    config = study.pretrain_of(arm)
+    length = corpus_length(study, root)
+    facts = plan(config, None, length.sequences(config.context), _measured_pace(config))
+    passes, batch = facts["passes"] or 1.0, config.batch[0].size
+    again = f", read {passes:.3g} times" if passes > 1.005 else ""
+    inputs = len(expand(study.corpus.inputs, "corpus.inputs"))
+    print_pairs(
+        [
+            ("text", f"{inputs:,} {'file' if inputs == 1 else 'files'}, about {bytes_text(text_bytes(study.corpus))} of text"),
+            ("model", f"{count_text(facts['parameters']['total'])} parameters, vocabulary {config.model.vocab_size:,}, {config.model.num_layers} layers of width {config.model.d_model}"),
+            ("training", f"about {count_text(length.tokens)} tokens{again}: {facts['steps']:,} steps of {batch} x {config.context}"),
+            ("time", _short_time(facts["time"], text_bytes(study.corpus))),
+            ("memory", f"{bytes_text(facts['memory']['per_device'])} of tensors in training"),
+        ]
+    )  # fmt: skip
+    print()
+
+
+def _measured_pace(config: PretrainConfig) -> Throughput | None:
+    """Pace of training on this CPU from a measured product of matrices; None on a GPU."""
+    import torch
+
+    from stamm.engine.peak_flops import peak_flops
+
+    if config.engine.device == "cuda" or (
+        config.engine.device == "auto" and torch.cuda.is_available()
+    ):
+        return None
+    torch.set_num_threads(config.engine.threads)
+    speed = peak_flops(config.engine, torch.device("cpu"))
+    return Throughput(
+        flops_per_s=CPU_SHARE * speed,
+        source=f"{CPU_SHARE:.0%} of {flops_text(speed)}/s, the speed of matrix products now",
+    )
+
+
+def _short_time(time: dict[str, Any] | None, text: float) -> str:
+    corpus = text / CORPUS_BYTES_PER_S
+    if time is None:
+        return f"corpus about {seconds_text(corpus)}; training: `stamm plan` with --gpus says it"
+    both = seconds_text(corpus + time["seconds"])
+    return f"about {both}: corpus {seconds_text(corpus)}, training {seconds_text(time['seconds'])} ({time['source']})"
 
 
 def _branches(config: CooldownRecipe | LongerRecipe, root: Path) -> dict[str, PretrainConfig]:

@@ -63,6 +63,10 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if options.restart:
         _set_aside(execution, options)
     execution.folder.check()
+    if recipe.is_own and any(step.job == "pretrain" for step in execution.pending()):
+        from stamm.cli.plan import print_study_plan
+
+        print_study_plan(recipe.config, root)
     if options.dry_run:
         return _print_plan(execution)
     allow_tokenizer_threads()
@@ -93,7 +97,7 @@ def allow_tokenizer_threads() -> None:
 
 
 def _print_plan(execution: RecipeRun) -> int:
-    waiting = {step.name for step in execution.folder.pending(execution.steps)}
+    waiting = {step.name for step in execution.pending()}
     rows = [
         [
             step.name,
@@ -119,6 +123,12 @@ def _print_result(root: Path) -> int:
         from stamm.reports.verdict import verdict
 
         sys.stdout.write(f"\n{verdict(root).text()}\n\n")
+        if (root / "corpus").is_dir():
+            from stamm.reports.corpus_result import corpus_result
+
+            sys.stdout.write(f"{corpus_result(root)}\n\n")
+        for folder in sorted(root.glob("arms/*/export/*/")):
+            print(f"Export: {folder}")
     elif (root / "charter").is_dir():
         from stamm.reports.judge_section import judge_section
 
