@@ -195,7 +195,7 @@ def _cut(written: str, length: int) -> str:
 
 def _print(name: str, found: Mapping[str, Any]) -> None:
     number = found["rows"]
-    print(f"{visible(name, 200)}: the first {number:,} rows\n")
+    print(f"{visible(name, 200)}: {number:,} {'row' if number == 1 else 'rows'}, the first of the file\n")
     cells = [
         [_cut(one["field"], _PATH), one["type"], str(one["rows"]), one["example"], one["read as"]]
         for one in found["fields"]

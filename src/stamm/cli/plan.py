@@ -91,10 +91,10 @@ def run(options: argparse.Namespace, verb: str) -> int:
     else:
         raise ConfigError(f"recipe {recipe.name} has no plan", fix=_instead(config))
     like = [Path(run) for run in options.like]
-    plans = {
-        name: _plan(config, devices, corpus, measured_throughput(like, name, config, devices))
-        for name, config in runs.items()
-    }
+    paces = {name: measured_throughput(like, name, one, devices) for name, one in runs.items()}
+    if recipe.is_own and devices is None and not like:
+        paces = {name: _measured_pace(one) for name, one in runs.items()}
+    plans = {name: _plan(one, devices, corpus, paces[name]) for name, one in runs.items()}
     if options.json:
         print_json(plans[""] if isinstance(config, PretrainConfig) else plans)
         return 0
@@ -106,17 +106,18 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
 
 def print_study_plan(study: Study, root: Path) -> None:
-    """Print size, length, time and memory of a study of one arm, before it runs on this machine.
+    """Print size, length, time and memory of a study's first arm, before it runs on this machine.
 
     The time of training is its work at `CPU_SHARE` of the speed of large matrix products, measured now.
     """
-    (arm,) = study.arms
-    config = study.pretrain_of(arm)
-    length = corpus_length(study, root)
-    facts = plan(config, None, length.sequences(config.context), _measured_pace(config))
-    passes, batch = facts["passes"] or 1.0, config.batch[0].size
+    config, length = study.pretrain_of(study.arms[0]), corpus_length(study, root)
+    batch, inputs = config.batch[0].size, len(expand(study.corpus.inputs, "corpus.inputs"))
+    if config.sequences is None and length.sequences(config.context) * config.epochs < batch:
+        print(f"The text may be too short: about {length.tokens:,} tokens.\n")
+        return
+    facts = _plan(config, None, length, _measured_pace(config))
+    passes = facts["passes"] or 1.0
     again = f", read {passes:.3g} times" if passes > 1.005 else ""
-    inputs = len(expand(study.corpus.inputs, "corpus.inputs"))
     print_pairs(
         [
             ("text", f"{inputs:,} {'file' if inputs == 1 else 'files'}, about {bytes_text(text_bytes(study.corpus))} of text"),

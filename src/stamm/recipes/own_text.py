@@ -7,7 +7,7 @@ makes a `Study`, whose settings can be changed like those of any other.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stamm.audit.config import AuditConfig
 from stamm.base.config import closest, validate
@@ -107,7 +107,7 @@ class OwnText:
             corpus=corpus,
             tokenizer=TokenizerConfig(vocab_size=pretrain.model.vocab_size),
             pack=PackConfig(memory_gib=_MEMORY_GIB),
-            pretrain=pretrain,
+            pretrain=replace(pretrain, model=replace(pretrain.model, ffn=PlainFFN())),
             arms=(Arm(name="xielu", ffn=pretrain.model.ffn),),
             evaluate=EvaluateConfig(tasks=("held_out",)),
             audit=AuditConfig() if self.planted else None,
