@@ -110,6 +110,16 @@ VERBS: tuple[Verb, ...] = (
         ),
     ),
     Verb(
+        "fields",
+        "stamm.cli.fields",
+        "show the fields of a data file, what they are read as, and how to map others",
+        (
+            "stamm fields mine.jsonl",
+            "stamm fields mine.parquet text=body url=meta.link",
+            "stamm fields pairs.json --rows 20 --json",
+        ),
+    ),
+    Verb(
         "compare",
         "stamm.cli.compare",
         "compare activations at equal parameters, FLOPs or time, with confidence intervals",

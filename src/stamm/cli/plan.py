@@ -14,6 +14,7 @@ from stamm.cli.arg_types import text
 from stamm.cli.corpus_plan import show_corpus_plan
 from stamm.cli.output import print_json, print_pairs
 from stamm.cli.training_time import corpus_length_of, this_machine
+from stamm.corpus.inputs import expand
 from stamm.engine.estimate import Devices, parse_devices
 from stamm.optim.config import CustomOptimizer
 from stamm.pretrain.config import PretrainConfig
@@ -22,12 +23,15 @@ from stamm.pretrain.throughput_model import measured_throughput
 from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
-from stamm.recipes.length import CorpusLength
+from stamm.recipes.length import CorpusLength, corpus_length, text_bytes
 from stamm.recipes.resolve import resolve
 from stamm.recipes.search import Search
 from stamm.recipes.study import Study
 
 _BARS = "▁▂▃▄▅▆▇█"
+CORPUS_BYTES_PER_S = (
+    400e3  # of text through all steps of a corpus (2026-11-26, a Xeon with AVX-512)
+)
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -108,6 +112,40 @@ def _throughput(
     if like or devices is not None:
         return measured_throughput(like, name, config, devices)
     return this_machine(config)[1]
+
+
+def print_study_plan(study: Study, root: Path) -> None:
+    """Print size, length, time and memory of a study's first arm, before it runs on this machine.
+
+    The time of training is that of `this_machine`.
+    """
+    config, length = study.pretrain_of(study.arms[0]), corpus_length(study, root)
+    batch, inputs = config.batch[0].size, len(expand(study.corpus.inputs, "corpus.inputs"))
+    if config.sequences is None and length.sequences(config.context) * config.epochs < batch:
+        print(f"The text may be too short: about {length.tokens:,} tokens.\n")
+        return
+    devices, pace = this_machine(config)
+    facts = _plan(config, devices, length, pace)
+    passes = facts["passes"] or 1.0
+    again = f", read {passes:.3g} times" if passes > 1.005 else ""
+    print_pairs(
+        [
+            ("text", f"{inputs:,} {'file' if inputs == 1 else 'files'}, about {bytes_text(text_bytes(study.corpus))} of text"),
+            ("model", f"{count_text(facts['parameters']['total'])} parameters, vocabulary {config.model.vocab_size:,}, {config.model.num_layers} layers of width {config.model.d_model}"),
+            ("training", f"about {count_text(length.tokens)} tokens{again}: {facts['steps']:,} steps of {batch} x {config.context}"),
+            ("time", _short_time(facts["time"], text_bytes(study.corpus))),
+            ("memory", f"{bytes_text(facts['memory']['per_device'])} of tensors in training"),
+        ]
+    )  # fmt: skip
+    print()
+
+
+def _short_time(time: dict[str, Any] | None, text: float) -> str:
+    corpus = text / CORPUS_BYTES_PER_S
+    if time is None:
+        return f"corpus about {seconds_text(corpus)}; training: `stamm plan` with --gpus says it"
+    both = seconds_text(corpus + time["seconds"])
+    return f"about {both}: corpus {seconds_text(corpus)}, training {seconds_text(time['seconds'])} ({time['source']})"
 
 
 def _branches(config: CooldownRecipe | LongerRecipe, root: Path) -> dict[str, PretrainConfig]:

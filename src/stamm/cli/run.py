@@ -15,7 +15,7 @@ from stamm.cli.training_time import corpus_length_of, time_line
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.catalog import Config
 from stamm.recipes.execute import RecipeRun
-from stamm.recipes.resolve import resolve
+from stamm.recipes.resolve import Resolved, resolve
 from stamm.recipes.search import Search
 from stamm.recipes.study import Study
 from stamm.runs.job import Step
@@ -70,8 +70,12 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if options.restart:
         _set_aside(execution, options)
     execution.folder.check()
+    if recipe.is_own and any(step.job == "pretrain" for step in execution.pending()):
+        from stamm.cli.plan import print_study_plan
+
+        print_study_plan(recipe.config, root)
     if options.dry_run:
-        return _print_plan(execution, recipe.config, options.jobs)
+        return _print_plan(execution, recipe, options.jobs)
     allow_tokenizer_threads()
     if execution.execute(jobs=options.jobs):
         spent = sum(receipt["seconds"] for receipt in execution.folder.receipts())
@@ -99,8 +103,8 @@ def allow_tokenizer_threads() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
-def _print_plan(execution: RecipeRun, config: Config, jobs: int) -> int:
-    waiting = {step.name for step in execution.folder.pending(execution.steps)}
+def _print_plan(execution: RecipeRun, recipe: Resolved, jobs: int) -> int:
+    waiting = {step.name for step in execution.pending()}
     if len(execution.steps) > _MOST_STEPS:
         groups = dict[str, list[Step]]()
         for step in execution.steps:
@@ -124,7 +128,8 @@ def _print_plan(execution: RecipeRun, config: Config, jobs: int) -> int:
             ],
         )
     left = [step for step in execution.steps if step.name in waiting]
-    for line in _time_lines(left, config, execution.root, jobs):
+    lines = [] if recipe.is_own else _time_lines(left, recipe.config, execution.root, jobs)
+    for line in lines:
         print(line)
     return 0
 
@@ -165,6 +170,12 @@ def _print_result(root: Path) -> int:
         from stamm.reports.verdict import verdict
 
         sys.stdout.write(f"\n{verdict(root).text()}\n\n")
+        if (root / "corpus").is_dir():
+            from stamm.reports.corpus_result import corpus_result
+
+            sys.stdout.write(f"{corpus_result(root)}\n\n")
+        for folder in sorted(root.glob("arms/*/export/*/")):
+            print(f"Export: {folder}")
     elif (root / "charter").is_dir():
         from stamm.reports.judge_section import judge_section
 

@@ -113,7 +113,10 @@ class DocumentFilter:
         row.consent, row.host = decision.consent, decision.host
         row.rule, row.agent, row.robots_read = decision.rule, decision.agent, decision.read
         row.unread_terms = policies.unread_terms(decision, record.signals)
-        if not decision.allowed:
+        is_own = decision.consent == "no_url" and self._config.consent.no_url == "own"
+        if is_own and record.address_field:
+            row.rule = f"{record.address_field} has no address, or one that is not read"
+        if not decision.allowed or (is_own and record.address_field):
             row.reason = decision.consent
             return False
         refusal = policies.refusal_before_parsing(
@@ -187,7 +190,9 @@ class DocumentFilter:
             expression = row.licence = found.expression
             row.licence_basis = found.evidence[0].signal if found.evidence else ""
         verdict = licence_verdict(expression, config)
-        if verdict == "denied" or (verdict == "unknown" and config.unknown == "drop"):
+        is_own = config.unknown == "own" and not record.url and not row.licence
+        unknown = verdict == "unknown" and config.unknown != "allow" and not is_own
+        if verdict == "denied" or unknown:
             row.reason = f"licence_{verdict}"
             return False
         return True

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,7 @@ from stamm.corpus.dedup.exact import text_key
 from stamm.corpus.dedup.minhash import EMPTY_VALUE, minhash
 from stamm.corpus.dedup.shingles import hash_words
 from stamm.corpus.document_filter import DocumentFilter, FilterTools
-from stamm.corpus.formats import check_kind, is_archive, is_repository
+from stamm.corpus.formats import check_kind, is_archive, is_repository, is_text
 from stamm.corpus.inputs import SKIPPED_FILES, expand, locate, skipped_files, skipped_text
 from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, UNSCORED, LedgerRow
 from stamm.corpus.readers.open import read_input
@@ -78,10 +79,11 @@ CANDIDATES_SCHEMA = pa.schema(
 """The same documents for the global filters."""
 
 _INDEX = "contamination"
+_TEXT_FILES = 1000
 
 
 def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
-    """Filter every input, each as a shard.
+    """Filter every input, each as a shard; text files share one.
 
     Raises   DataError for an input that cannot be read; RunError with the failed shards when the
              others are done: also those without a configured field, or without addresses where
@@ -139,19 +141,33 @@ def screen_batch(config: FilterConfig, workspace: Workspace) -> ShardedJob:
         code_packages=("corpus",),
         common=_common(config, workspace),
         shards=tuple(
-            ShardTask(name=f"{k:05d}", inputs={"input": str(path.absolute())}, extra={"name": name})
-            for k, (name, path) in enumerate(inputs.items())
+            ShardTask(
+                name=f"{k:05d}",
+                inputs={
+                    f"input.{n:05d}": str(inputs[name].absolute()) for n, name in enumerate(names)
+                },
+                extra={"names": names},
+            )
+            for k, names in enumerate(_shards(inputs))
         ),
     )
 
 
+def _shards(inputs: Mapping[str, Path]) -> Iterator[list[str]]:
+    """The names of the files of each shard: one, or up to 1,000 files of plain text in a row."""
+    for is_plain, group in itertools.groupby(inputs, key=is_text):
+        names, size = list(group), _TEXT_FILES if is_plain else 1
+        yield from (names[start : start + size] for start in range(0, len(names), size))
+
+
 def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
-    """Filter one input: documents, candidates and ledger of its shard.
+    """Filter the input of a shard, or its text files: documents, candidates and ledger.
 
     Raises   DataError when nothing of the input can be read, or a corpus filter fails.
     """
     config, document_filter, policies = _tools(canonical_json(job.settings), common_files(job))
-    name, path = str(task.extra["name"]), Path(task.inputs["input"])
+    files = list(zip(task.extra["names"], map(Path, task.inputs.values()), strict=True))
+    name, path = files[0]
     if is_archive(name):
         policies = policies.with_archive(archived_robots(path, config.limits))
     keys = keys_schema(config.dedup or DedupConfig())
@@ -174,7 +190,9 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
         }
         url = config.repository_url(name)
         use = FieldUse()
-        records = read_input(name, path, config.limits, config.fields, url, use)
+        records = itertools.chain.from_iterable(
+            read_input(*file, config.limits, config.fields, url, use) for file in files
+        )
         stopwatch = Stopwatch()
         for position, record in enumerate(records):
             stopwatch.add("read")
@@ -207,6 +225,7 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
         dropped=dropped,
         facts={
             "input": name,
+            "files": len(files),
             "bytes": size,
             "pages": pages,
             "lossy_pages": lossy_pages,

@@ -74,10 +74,10 @@ def finalize_corpus(config: GlobalFilterConfig, workspace: Workspace) -> None:
     with opened(folder, config.memory_gib, cores()) as query:
         query.view("ledger", parts(folder, "ledger"))
         summary = summarise(query)
+        require_kept(summary, query)
     summary |= summed_fields(manifest["facts"] for manifest in screened.values())
     skipped = inputs["screened"] / SKIPPED_FILES
     summary["skipped_files"] = read_json(skipped) if skipped.is_file() else {}
-    require_kept(summary)
     write_record(folder / SUMMARY, CorpusSummary, summary)
     with atomic(folder / PROBES) as path:
         if "planted" in inputs:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from stamm.base.errors import DataError
 
-JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz", ".json.zst")
+JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst")
+TEXT = (".txt", ".txt.gz", ".txt.zst", ".md")
 ARCHIVE = (".warc", ".warc.gz", ".wet", ".wet.gz")
 TABLE = (".parquet", ".arrow")
 REPOSITORY = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip")
-READABLE = (*JSONL, *ARCHIVE, *TABLE, *REPOSITORY)
+READABLE = (*JSONL, *TEXT, *ARCHIVE, *TABLE, *REPOSITORY)
+ROWS_OR_RECORDS = tuple(ending for ending in READABLE if ending not in (*TEXT, ".json"))
+"""Of a folder that is not a corpus: no readme, no settings."""
+
+
+def is_text(name: str) -> bool:
+    """Whether a file name is that of plain text."""
+    return name.endswith(TEXT)
 
 
 def is_archive(name: str) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
 from stamm.base.config import nearest
 from stamm.base.errors import DataError, visible
-from stamm.corpus.formats import READABLE
+from stamm.corpus.formats import READABLE, ROWS_OR_RECORDS
 
 SKIPPED_FILES = "skipped_files.json"
 """Output of the document filters: files in the folders of the inputs that are not read, by ending."""
@@ -21,6 +22,7 @@ _CONTENTS = {
     "deletions": ": text with one URL, document_id or sha256:… per line, as package:deletions.txt",
     "domains": ": text with one domain per line",
 }
+_INPUTS = "corpus.inputs"
 _PATTERN = "*?["
 _MOST_SHOWN = 8
 _TEXT_LISTS = ("deletions", "domains")
@@ -65,7 +67,8 @@ def expand(names: Sequence[str], where: str) -> dict[str, Path]:
     """The files that `names` refer to, by their name in the ledger, in order.
 
     A folder means every readable file below it and a pattern ("dumps/*/*.warc.gz") every file it
-    matches, both sorted by name, whatever the order in the file system.
+    matches, both sorted by name, whatever the order in the file system. Hidden files and the folders
+    of runs, which may lie in it, are not read.
 
     Raises   DataError for a name without any file, or a file named twice.
     """
@@ -84,8 +87,8 @@ def skipped_files(names: Sequence[str]) -> dict[str, int]:
         path.suffix or "no ending"
         for name in names
         if not name.startswith(_PREFIX) and Path(name).is_dir()
-        for path in Path(name).rglob("*")
-        if path.is_file() and not path.name.endswith(READABLE)
+        for path in _files(Path(name))
+        if not path.name.endswith(READABLE)
     )
     return dict(sorted(endings.items(), key=lambda item: (-item[1], item[0])))
 
@@ -106,13 +109,25 @@ def skipped_text(skipped: Mapping[str, int]) -> str:
     return f"{files} not read: {shown}{more}"
 
 
+def _files(folder: Path) -> Iterator[Path]:
+    """The files below a folder, without hidden ones and those of runs."""
+    for place, folders, names in os.walk(folder):
+        if "config.json" in names and "steps" in folders:
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = (Path(place, name) for name in names if not name.startswith("."))
+        yield from (path for path in paths if path.is_file())
+
+
 def _below(name: str, where: str) -> list[str]:
     path = Path(name)
     if name.startswith(_PREFIX) or path.is_file():
         return [name]
     if path.is_dir() and where.rpartition(".")[2] not in _TEXT_LISTS:
-        files = [str(p) for p in path.rglob("*") if p.name.endswith(READABLE) and p.is_file()]
-        what = f"the folder {name} contains no {', '.join(READABLE)}"
+        endings = READABLE if where.endswith(_INPUTS) else ROWS_OR_RECORDS
+        files = [str(p) for p in _files(path) if p.name.endswith(endings)]
+        what = f"the folder {name} contains no {', '.join(endings)}"
         if not files and (skipped := skipped_text(skipped_files([name]))):
             what += f"; {skipped}"
     elif any(c in name for c in _PATTERN):

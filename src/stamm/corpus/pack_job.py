@@ -168,8 +168,10 @@ def _shard_rows(query: Query, task: ShardTask) -> Iterator[dict[str, Any]]:
 
 def _counts(query: Query, split: str) -> dict[str, Any]:
     """Tokens and documents of a split, by language and by stage."""
-    ((documents, tokens),) = query.rows(
-        "select count(*), coalesce(sum(tokens), 0)::bigint from ordered where split = $split",
+    ((documents, tokens, planted, planted_tokens),) = query.rows(
+        "select count(*), coalesce(sum(tokens), 0)::bigint, count(probe_id), "
+        "coalesce(sum(tokens) filter (probe_id is not null), 0)::bigint "
+        "from ordered where split = $split",
         {"split": split},
     )
     languages = query.rows(
@@ -185,6 +187,8 @@ def _counts(query: Query, split: str) -> dict[str, Any]:
     return {
         "tokens": tokens,
         "documents": documents,
+        "planted_documents": planted,
+        "planted_tokens": planted_tokens,
         "tokens_by_language": dict(languages),
         "stages": [{"documents": count, "tokens": size} for count, size in stages],
         "shards": [],

@@ -49,6 +49,7 @@ class InputRecord:
     licence_basis  source of the licence; "" with a licence: the input's own field
     charset      encoding that the response declares for HTML; None when `content` is text
     is_html      whether text must still be extracted
+    address_field  of a row without an address: a field that should have it, or looks like one
     """
 
     place: Place
@@ -64,6 +65,7 @@ class InputRecord:
     is_html: bool = False
     charset: str | None = None
     signals: Signals = Signals()
+    address_field: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from stamm.base.receipts import check_file
 from stamm.base.units import bytes_text
 
 PIECE_BYTES = 4096
+_MARKS = re.compile(rb'\\.|["\[\]{},]', re.DOTALL)
 FREE_BYTES = 64 * 2**20
 _MAGIC = {
     b"\x1f\x8b": "gzip",
@@ -134,6 +136,44 @@ class Line:
     number: int
     data: bytes
     size: int
+
+
+def bounded_items(stream: BoundedStream, limit: int) -> Iterator[Line]:
+    """The elements of a JSON array as lines, holding at most `limit` bytes and one piece of each.
+
+    Raises   StreamError as the stream does; "invalid_json" where the array does not end, or other
+             text follows.
+    """
+    number, size, depth, in_string = 1, 0, 0, False
+    held, cut = bytearray(), b""
+    while piece := stream.read():
+        piece, start = cut + piece, 0
+        cut = b""
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # half of an escape
+            piece, cut = piece[:-1], piece[-1:]
+        for mark in _MARKS.finditer(piece):
+            if mark[0] == b'"':
+                in_string = not in_string
+            if in_string or mark[0] not in (b"[", b"{", b"]", b"}", b","):
+                continue
+            depth += (mark[0] in b"[{") - (mark[0] in b"]}")
+            if depth == 1 and mark[0] == b"[" and not number - 1 and not held.strip():
+                held.clear()
+                size, start = 0, mark.end()
+            if (mark[0] == b"," and depth == 1) or not depth:
+                part = piece[start : mark.start()]
+                held += part[: max(0, limit - len(held))]
+                if held.strip():
+                    yield Line(number, bytes(held).strip(), size + len(part))
+                number, size, start = number + 1, 0, mark.end()
+                held.clear()
+            if not depth:
+                if (piece[start:] + stream.read()).strip():
+                    raise StreamError("invalid_json", "other text follows the array")
+                return
+        held += piece[start:][: max(0, limit - len(held))]
+        size += len(piece) - start
+    raise StreamError("invalid_json", "the array does not end")
 
 
 def bounded_lines(stream: BoundedStream, limit: int) -> Iterator[Line]:

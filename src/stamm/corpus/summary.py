@@ -48,6 +48,7 @@ def summarise(query: Query) -> dict[str, Any]:
         "letters_lost": _letters_lost(query),
         "pii_replaced": _pii(query),
         "kept_by_language": _table(query, "language", f"{_OWN} and {_KEPT}", "bytes_out"),
+        "kept_by_consent": _table(query, "consent", f"{_OWN} and {_KEPT}", "bytes_out"),
         "by_split": dict(
             sorted(_table(query, "split", f"{_KEPT} and split <> ''", "bytes_out").items())
         ),
@@ -62,8 +63,11 @@ def summarise(query: Query) -> dict[str, Any]:
     }
 
 
-def require_kept(summary: dict[str, Any]) -> None:
-    """Raise DataError when every document was dropped, with the most frequent reasons."""
+def require_kept(summary: dict[str, Any], query: Query) -> None:
+    """Raise DataError when every document was dropped, with the most frequent reasons.
+
+    query   has a view called ledger
+    """
     if summary["n_kept"]:
         return
     if not summary["n_in"]:
@@ -77,8 +81,14 @@ def require_kept(summary: dict[str, Any]) -> None:
             "Name a robots.txt snapshot in corpus.consent.robots, "
             "or set corpus.consent.unknown_host=allow"
         )
+    if reasons[0][0] == "licence_unknown":
+        fix = "Set corpus.licences.unknown=allow to keep documents whose licence is not known"
     if reasons[0][0] == "no_text":
-        fix = "Set corpus.fields.text to the field with the text: column detail of the ledger"
+        ((file, detail),) = query.rows(
+            "select input_file, detail from ledger where reason = 'no_text' limit 1"
+        )
+        biggest += f"; {file}: {detail}"
+        fix = f"`stamm fields {file}` shows what is read"
     raise DataError(
         f"no document was kept of {summary['n_in']}: {biggest}", where="corpus.inputs", fix=fix
     )

@@ -23,6 +23,7 @@ from stamm.recipes import (
     demo,
     evidence_recipes,
     llama,
+    own_text,
     replay,
     robots,
     searches,
@@ -36,6 +37,7 @@ from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
 from stamm.recipes.corpus_models import BoundsRecipe, ClassifierRecipe, LanguagesRecipe
+from stamm.recipes.own_text import OwnText
 from stamm.recipes.replay import ReplayRecipe
 from stamm.recipes.robots import RobotsRecipe
 from stamm.recipes.search import Search
@@ -51,6 +53,7 @@ Stepwise = (
     | LanguagesRecipe
     | BoundsRecipe
     | CharterRecipe
+    | OwnText
 )
 # Recipes that read another run; their steps depend on the run folder.
 Branching = (
@@ -84,6 +87,7 @@ class Recipe:
 RECIPES: tuple[Recipe, ...] = (
     Recipe("demo", demo.demo),
     Recipe("smoke", demo.smoke),
+    Recipe("train.own", own_text.own),
     Recipe("compare.smoke", comparisons.smoke),
     Recipe("compare.activations", comparisons.activations),
     Recipe("compare.evidence_activations", comparisons.evidence_activations),

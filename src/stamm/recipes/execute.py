@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from stamm.base.config import override, to_plain
+from stamm.base.config import to_plain
 from stamm.base.console import Console, NoProgress, Progress
 from stamm.base.errors import ConfigError, StammError
 from stamm.base.shutdown import termination_as_interrupt
@@ -28,7 +28,7 @@ from stamm.recipes.jobs import (
     job,
     megatron_reader,
 )
-from stamm.recipes.resolve import Resolved, resolve
+from stamm.recipes.resolve import Resolved, overridden, resolve
 from stamm.recipes.run_folder import RunFolder
 from stamm.recipes.search import Search
 from stamm.recipes.study import MANIFEST, single_steps
@@ -101,6 +101,10 @@ class RecipeRun:
         self.rank, self.size = rank_and_size()
         self._jobs = 1
 
+    def pending(self) -> list[Step]:
+        """The steps that are not complete, in order."""
+        return self.folder.pending(self.steps)
+
     def execute(self, *, quiet: bool = False, jobs: int = 1) -> bool:
         """Do the pending steps while holding the folder's lock; False when there were none.
 
@@ -115,7 +119,7 @@ class RecipeRun:
         self._jobs = jobs
         with self.folder.locked():
             self.folder.open()
-            if self.folder.state() == "complete" and not self.folder.pending(self.steps):
+            if self.folder.state() == "complete" and not self.pending():
                 if self.size > 1:
                     coordinator().shutdown()  # the other ranks wait for the first step
                 return False
@@ -188,8 +192,7 @@ def _resolved(recipe: str | Config | Callable[[], Config], overrides: Sequence[s
             fix="Pass a recipe's name, a Study, a Comparison, a CorpusRecipe or a PretrainConfig",
         )
     name = type(config).__name__ if isinstance(recipe, Config) else recipe.__name__
-    changed = override(config, overrides, "passed to stamm.run")
-    return Resolved(name, changed, tuple(overrides), config, source=f"the recipe {name}")
+    return overridden(name, config, overrides, f"the recipe {name}", "passed to stamm.run")
 
 
 def steps_of(config: Config, name: str, root: Path) -> tuple[Step, ...]:

@@ -10,19 +10,34 @@ from stamm.base.config import to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
 from stamm.base.units import count_text
+from stamm.corpus.config import CorpusConfig
 from stamm.corpus.inputs import expand
 from stamm.recipes.study import MANIFEST, Study
 
 # Bytes of kept text per byte of an input file, by file name ending; the longest match applies. Measured on the demo's inputs: 3,050,087 bytes of text were kept from 926,779 of
 # JSONL under zstandard (3,477,815 plain, 1,133,524 under gzip), 186,939 from 199,317 of web
 # archive under gzip (473,311 plain). The same JSONL as Parquet (snappy) has 1,727,216, as Arrow
-# 3,399,864.
+# 3,399,864. Plain text, WET and archives of code: rough values.
 KEPT_SHARE = {
     ".jsonl.zst": 3.29,
     ".jsonl.gz": 2.69,
     ".jsonl": 0.88,
+    ".json.zst": 3.29,
+    ".json.gz": 2.69,
+    ".json": 0.88,
+    ".txt.zst": 3.3,
+    ".txt.gz": 2.7,
+    ".txt": 1.0,
+    ".md": 1.0,
     ".warc.gz": 0.94,
     ".warc": 0.39,
+    ".wet.gz": 2.2,
+    ".wet": 0.9,
+    ".tar.gz": 2.2,
+    ".tar.zst": 2.6,
+    ".tgz": 2.2,
+    ".tar": 0.6,
+    ".zip": 2.0,
     ".parquet": 1.77,
     ".arrow": 0.90,
 }
@@ -79,19 +94,27 @@ def estimated_length(study: Study) -> CorpusLength:
     Raises   DataError when an input does not exist or has an unknown file format.
     """
     corpus = study.corpus
-    inputs = expand(corpus.inputs, "corpus.inputs")
-    sizes = [(name, path.stat().st_size) for name, path in inputs.items()]
-    text = sum(size * _kept_share(name) for name, size in sizes) * (1 - corpus.held_out)
+    number = len(expand(corpus.inputs, "corpus.inputs"))
+    text = text_bytes(corpus) * (1 - corpus.held_out)
     if corpus.probes is not None:
         passages = corpus.probes.passages_per_bucket * sum(corpus.probes.repeats)
         text += passages * (corpus.probes.shortest + corpus.probes.longest) / 2
     tokens = round(text / BYTES_PER_TOKEN)
     return CorpusLength(
         tokens=tokens,
-        source=f"about {count_text(tokens)} tokens, estimated from the sizes of {len(sizes)} inputs with "
+        source=f"about {count_text(tokens)} tokens, estimated from the sizes of {number} inputs with "
         f"the demo's share of kept text and {BYTES_PER_TOKEN} bytes per token (vocabulary of "
         "4,096; a larger one gives fewer tokens)",
     )
+
+
+def text_bytes(corpus: CorpusConfig) -> float:
+    """Estimated bytes of text that the filters keep, from the sizes of the input files.
+
+    Raises   DataError when an input does not exist or has an unknown file format
+    """
+    inputs = expand(corpus.inputs, "corpus.inputs")
+    return sum(path.stat().st_size * _kept_share(name) for name, path in inputs.items())
 
 
 def _kept_share(name: str) -> float:

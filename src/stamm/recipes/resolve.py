@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,14 @@ from stamm.base.config import override, with_home
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import guarded, load_python
 from stamm.recipes import catalog
+from stamm.recipes.own_text import OwnText
 
 C = TypeVar("C")
+_SHORT = {
+    "corpus.inputs": "inputs",
+    "corpus.consent.robots": "robots",
+    "corpus.probes.books": "planted",
+}
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,7 @@ class Resolved:
     config   the resolved tree
     given    the tree before the overrides
     source   the user's own file or recipe that gave it; "": a built-in recipe
+    is_own   whether `config` is the study that `OwnText` asks for
     """
 
     name: str
@@ -31,6 +39,7 @@ class Resolved:
     overrides: tuple[str, ...]
     given: catalog.Config
     source: str = ""
+    is_own: bool = False
 
 
 def resolve(word: str, overrides: Sequence[str]) -> Resolved:
@@ -48,7 +57,34 @@ def resolve(word: str, overrides: Sequence[str]) -> Resolved:
             fix="Return a Study, a CorpusRecipe or a PretrainConfig",
         )
     source = str(file) if file.suffix == ".py" else ""
-    return Resolved(name, override(config, overrides), tuple(overrides), config, source)
+    return overridden(name, config, overrides, source)
+
+
+def overridden(
+    name: str,
+    config: catalog.Config,
+    overrides: Sequence[str],
+    source: str,
+    where: str = "set on the command line",
+) -> Resolved:
+    """A recipe's configuration with `overrides`; of `OwnText` with inputs, the study.
+
+    Raises   ConfigError as `override`
+    """
+    if not isinstance(config, OwnText):
+        return Resolved(name, override(config, overrides, where), tuple(overrides), config, source)
+    keys = {field.name for field in dataclasses.fields(OwnText)}
+    own = [text for text in overrides if text.partition("=")[0].partition(".")[0] in keys]
+    rest = [text for text in overrides if text not in own]
+    config = override(config, own, where)
+    if not config.inputs and not rest:
+        return Resolved(name, config, tuple(overrides), config, source)
+    for text in rest:
+        if (short := _SHORT.get(text.partition("=")[0])) is not None:
+            raise ConfigError(f"{text} is set by {short}", where=where, fix=f"Set {short}=FILES")
+    study = config.study()
+    changed = override(study, rest, where)
+    return Resolved(name, changed, tuple(overrides), study, source, is_own=True)
 
 
 @overload
@@ -63,7 +99,7 @@ def build(recipe: Callable[[], Any] | str, /, *overrides: str) -> Any:
     """
     if isinstance(recipe, str):
         return resolve(recipe, overrides).config
-    return override(recipe(), overrides)
+    return overridden("", recipe(), overrides, "").config
 
 
 def source_file(word: str) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stamm.base.units import bytes_text
 from stamm.reports.corpus_record import Corpus, read_corpus_summary, read_pack
-from stamm.reports.corpus_tables import corpus_sentences, counted
+from stamm.reports.corpus_tables import corpus_sentences, counted, split_sentences
 from stamm.reports.text import one_line
 
 _MOST_REASONS = 12
@@ -20,13 +20,8 @@ def corpus_result(run_folder: Path) -> str:
     corpus = read_corpus_summary(run_folder / "corpus")
     if corpus is None:
         return ""
-    lines = [*_reasons(corpus), "", *corpus_sentences(corpus)]
     pack = read_pack(run_folder / "pack")
-    for name, split in pack.splits.items() if pack else ():
-        lines.append(
-            f"{one_line(name, 40)}: {counted(split.tokens, 'token')} "
-            f"in {counted(split.documents, 'document')}, repeats counted."
-        )
+    lines = [*_reasons(corpus), "", *corpus_sentences(corpus), *split_sentences(pack)]
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stamm.base.units import bytes_text
@@ -18,6 +18,7 @@ from stamm.runs.schemas.corpus import (
     CorpusSummary,
     DeletionRequests,
     PackManifest,
+    PackSplit,
     ShardManifest,
 )
 
@@ -71,7 +72,7 @@ def corpus_tables(study: RunResults, config: ReportConfig) -> CorpusTables | Non
     if corpus is None:
         return None
     return CorpusTables(
-        sentences=corpus_sentences(corpus),
+        sentences=(*corpus_sentences(corpus), *split_sentences(study.pack)),
         tiles=_tiles(study, corpus),
         examples=_examples(corpus, config.examples),
         consents=_consents(corpus),
@@ -96,7 +97,11 @@ def corpus_sentences(corpus: Corpus) -> tuple[str, ...]:
         f"({bytes_text(corpus.summary.bytes_kept)} of text), {corpus.documents_dropped:,} were left out."
     )
     summary = corpus.summary
-    ignored = (*_ignored(summary.absolute_rules), *_unread(summary.unread_terms))
+    ignored = (
+        *_unasked(summary),
+        *_ignored(summary.absolute_rules),
+        *_unread(summary.unread_terms),
+    )
     if summary.withdrawn_by_reason is None or corpus.withdrawn_ranges is None:
         return (stayed, *ignored)
     before = sum(one.documents for one in summary.withdrawn_by_language.values())
@@ -121,6 +126,41 @@ def corpus_sentences(corpus: Corpus) -> tuple[str, ...]:
     if summary.deletion_requests and summary.deletion_requests.asked:
         said.append(_answer(summary.deletion_requests))
     return (*said, *ignored)
+
+
+def _unasked(summary: CorpusSummary) -> Iterator[str]:
+    """Sentences about documents whose consent no file states: of the user, and of unknown hosts."""
+    kept = {name: one.documents for name, one in summary.kept_by_consent.items()}
+    if own := kept.get("no_url"):
+        yield f"{counted(own, 'document')} without an address stayed, as your own text."
+    unknown = summary.dropped_by_reason.get("unknown_host")
+    if unknown:
+        yield (
+            f"{counted(unknown.documents, 'document')} of hosts whose robots.txt is not known "
+            "were left out (unknown_host)."
+        )
+    if number := kept.get("unknown_host"):
+        yield (
+            f"{counted(number, 'document')} of hosts whose robots.txt is not known stayed "
+            "(corpus.consent.unknown_host = allow)."
+        )
+
+
+def split_sentences(pack: PackManifest | None) -> tuple[str, ...]:
+    """Tokens and documents of each split, with the share of planted passages."""
+    return tuple(_split_sentence(*item) for item in pack.splits.items()) if pack else ()
+
+
+def _split_sentence(name: str, split: PackSplit) -> str:
+    documents = counted(split.documents, "document")
+    said = f"{one_line(name, 40)}: {counted(split.tokens, 'token')} in {documents}, repeats counted"
+    if split.planted_documents and split.tokens:
+        return (
+            f"{said}: {split.documents - split.planted_documents:,} of the corpus and "
+            f"{counted(split.planted_documents, 'copy', 'copies')} of planted passages, which are "
+            f"{percent(split.planted_tokens / split.tokens)} of the tokens."
+        )
+    return f"{said}."
 
 
 def _ignored(rules: AbsoluteRules) -> tuple[str, ...]:

@@ -172,6 +172,7 @@ def _sentences(
         return [
             f"{_name(lowest)} reaches {fixed(row.loss_nats, 4)} nats per token on held-out text "
             f"({fixed(row.bits_per_byte, 4)} bits per byte).",
+            *_trained(study),
             "There is one arm, so there is nothing to compare it with.",
         ]
     if unequal:
@@ -191,6 +192,18 @@ def _sentences(
     said += filter(None, (unequal_pairs(study.arms), unequal_audit(study.arms)))
     said.append(_fairness(study))
     return said
+
+
+def _trained(study: RunResults) -> list[str]:
+    """A sentence about the tokens of a run's only arm and those of its packed corpus."""
+    trained, packed = study.arms[0].training.summary, study.pack and study.pack.splits.get("train")
+    if not trained or not packed or not packed.tokens:
+        return []
+    passes = trained.trained_tokens / packed.tokens
+    return [
+        f"It was trained on {trained.trained_tokens:,} tokens, {passes:.2f} times the "
+        f"{packed.tokens:,} of the training text."
+    ]
 
 
 def _margin(measured: dict[str, ArmResult], lowest: str) -> str:

@@ -150,7 +150,7 @@ class _Rates:
 def _failure(
     title: str, job: ShardedJob, done: Mapping[str, Any], failed: Mapping[str, Mapping[str, Any]]
 ) -> RunError:
-    inputs = {shard.name: ", ".join(shard.inputs.values()) for shard in job.shards}
+    inputs = {shard.name: _names(list(shard.inputs.values())) for shard in job.shards}
     shown = "; ".join(
         f"{name} ({inputs[name]}): {result['error']}"
         for name, result in sorted(failed.items())[:_SHOWN]

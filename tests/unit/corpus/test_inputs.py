@@ -21,7 +21,7 @@ from tests.unit.small_corpus import build_corpus
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("b/2.jsonl", "b/1.jsonl.zst", "a/x.warc.gz", "a/notes.md", "b/deep/0.jsonl"):
+    for name in ("b/2.jsonl", "b/1.jsonl.zst", "a/x.warc.gz", "a/notes.pdf", "b/deep/0.jsonl"):
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -72,10 +72,10 @@ def test_names_that_stand_for_nothing_are_told(
 
 
 def test_a_folder_with_nothing_to_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / "x.txt").touch()
+    (tmp_path / "x.pdf").touch()
     with pytest.raises(
         DataError,
-        match=r"the folder .* contains no \.jsonl.*; 1 file in folders is not read: \.txt",
+        match=r"the folder .* contains no \.jsonl.*; 1 file in folders is not read: \.pdf",
     ):
         expand([str(tmp_path)], "corpus.inputs")
 
@@ -119,16 +119,16 @@ def test_files_of_a_folder_that_are_not_read_are_counted_and_told_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "in/b/README").touch()
-    (folder / "in/b/more.md").touch()
+    (folder / "in/b/more.pdf").touch()
     for path in (folder / "in").rglob("*"):
         if path.is_file() and path.suffix in (".gz", ".zst"):
             path.unlink()
     (folder / "in/b/2.jsonl").write_text('{"text": "The text of a document."}\n')
-    assert skipped_files(["in", "in/b/2.jsonl"]) == {".md": 2, "no ending": 1}
+    assert skipped_files(["in", "in/b/2.jsonl"]) == {".pdf": 2, "no ending": 1}
     (folder / "out").mkdir()
     told: list[str] = []
     monkeypatch.setattr(NoProgress, "log", lambda _, text: told.append(text))
     corpus = build_corpus(CorpusConfig(inputs=("in",), held_out=0.0), folder / "out")
-    assert told == ["3 files in folders are not read: .md (2), no ending (1)"]
+    assert told == ["3 files in folders are not read: .pdf (2), no ending (1)"]
     summary = json.loads((corpus / "summary.json").read_text())
-    assert summary["skipped_files"] == {".md": 2, "no ending": 1}
+    assert summary["skipped_files"] == {".pdf": 2, "no ending": 1}

@@ -247,6 +247,7 @@ def needed(recipe: str, model: str, folder: Path) -> list[str]:
     hosts.write_text("example.org\n")
     agent = ["agent=Mine/1.0", "contact=https://example.org"]
     given = {
+        "train.own": [f"inputs={text}"],
         "align.demo": [f"run={model}"],
         "align.charter": [f"answers={text}", "judge=LocalJudge", f"judge.model={model}"],
         "adapt.activation": [f"run={model}"],

@@ -261,6 +261,29 @@ def test_the_closing_lines_on_a_terminal(tmp_path: Path) -> None:
     assert all(len(line) <= 120 for line in lines)
 
 
+def test_the_closing_lines_name_what_was_planted_and_whose_consent_was_not_asked(
+    tmp_path: Path,
+) -> None:
+    root = write_corpus_run(tmp_path / "corpus.demo")
+    summary = json.loads((root / "corpus" / "summary.json").read_text())
+    summary["dropped_by_reason"]["unknown_host"] = {"documents": 3, "bytes": 9}
+    summary["kept_by_consent"] = {
+        "no_url": {"documents": 40, "bytes": 9},
+        "unknown_host": {"documents": 1, "bytes": 9},
+    }
+    write(root / "corpus" / "summary.json", summary)
+    pack = json.loads((root / "pack" / "manifest.json").read_text())
+    pack["splits"]["train"] |= {"planted_documents": 30, "planted_tokens": 61_250}
+    write(root / "pack" / "manifest.json", pack)
+    assert corpus_result(root).splitlines()[-4:] == [
+        "40 documents without an address stayed, as your own text.",
+        "3 documents of hosts whose robots.txt is not known were left out (unknown_host).",
+        "1 document of hosts whose robots.txt is not known stayed (corpus.consent.unknown_host = allow).",
+        "train: 245,000 tokens in 90 documents, repeats counted: 60 of the corpus and 30 copies of "
+        "planted passages, which are 25.0 % of the tokens.",
+    ]
+
+
 def test_the_closing_lines_hide_nothing_and_obey_nobody(tmp_path: Path) -> None:
     root = write_corpus_run(tmp_path / "corpus.demo")
     path = root / "corpus" / "summary.json"

@@ -31,7 +31,8 @@ class ConsentConfig:
                   Apertus: "allow"
     no_url        a document without an address. "auto": the user's own text, which is trusted, where
                   neither robots nor domains are set; else dropped, and a file of which no document
-                  has an address is an error
+                  has an address is an error. "own": the user's own text, unless its row has a field
+                  for an address that is empty, or another that looks like one
     signals       which opt-outs in headers, pages, tdmrep.json and ai.txt count; None: none
 
     Presets: as Apertus, unknown_host, unreachable, unparsable and unread_terms are "allow". Strict, all
@@ -47,7 +48,7 @@ class ConsentConfig:
     unreachable: Policy = "drop"
     unparsable: Policy = "allow"
     unread_terms: Policy = "drop"
-    no_url: Literal["auto", "allow", "drop"] = "auto"
+    no_url: Literal["auto", "own", "allow", "drop"] = "auto"
     signals: SignalsConfig | None = field(default_factory=SignalsConfig)
 
     def __post_init__(self) -> None:
@@ -75,4 +76,6 @@ class ConsentConfig:
     @property
     def keeps_no_url(self) -> bool:
         """Whether a document without an address is kept."""
-        return self.no_url == "allow" or (self.no_url == "auto" and not self.needs_addresses)
+        return self.no_url in ("allow", "own") or (
+            self.no_url == "auto" and not self.needs_addresses
+        )

@@ -22,7 +22,8 @@ class LicenceConfig:
     allow, deny      SPDX identifiers allowed or denied whatever their family; deny wins. Denying
                      GPL-3.0, GPL-3.0-only or GPL-3.0-or-later denies all three; allowing GPL-3.0
                      allows all three, and allowing one with a suffix only that one
-    unknown          policy for a document without a licence, or with an unknown one
+    unknown          policy for a document without a licence, or with an unknown one. "own": dropped,
+                     unless it has neither an address nor a licence, as the user's own text
     """
 
     share_alike: bool = True
@@ -31,7 +32,7 @@ class LicenceConfig:
     no_derivatives: bool = False
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
-    unknown: Literal["allow", "drop"] = "drop"
+    unknown: Literal["allow", "own", "drop"] = "drop"
 
     def __post_init__(self) -> None:
         named = "must name SPDX identifiers such as MIT, one each"

@@ -1,7 +1,9 @@
-"""Documents from JSON lines: {"text": …} with url, source, licence, language and date if known."""
+"""Documents from JSON lines or an array: {"text": …} with url, source, licence, language and date."""
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from stamm.base.json_text import parse_json
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.rows import FieldUse, record_of
 from stamm.corpus.records import InputRecord, Place, UnreadableRecord, content_id
-from stamm.corpus.streams import BoundedStream, Line, StreamError, bounded_lines
+from stamm.corpus.streams import BoundedStream, Line, StreamError, bounded_items, bounded_lines
 
 
 def read_jsonl(
@@ -18,14 +20,15 @@ def read_jsonl(
 ) -> Iterator[InputRecord | UnreadableRecord]:
     """The documents of a file, and a reason for each invalid line. Blank lines are skipped.
 
-    name     the file as in the configuration
+    name     the file as in the configuration. One that ends in .json may hold an array, whose elements
+             count as lines, or a single object
     use      counts the fields
     Raises   DataError at the end of the file for a configured field that no row has.
     """
     number = 0
     with BoundedStream(path, limits.expansion) as stream:
         try:
-            for line in bounded_lines(stream, limits.line_bytes):
+            for line in _lines(name, path, stream, limits):
                 number = line.number
                 if line.data.strip():
                     place = Place(file=name, position=line.number)
@@ -39,6 +42,21 @@ def read_jsonl(
                 size=0,
             )
     use.check(name, names)
+
+
+def _lines(name: str, path: Path, stream: BoundedStream, limits: ReadLimits) -> Iterator[Line]:
+    if ".jsonl" not in name:
+        with BoundedStream(path, limits.expansion) as beginning:
+            first = beginning.read().removeprefix(codecs.BOM_UTF8).lstrip()
+        if first.startswith(b"["):
+            return bounded_items(stream, limits.line_bytes)
+        if first.partition(b"\n")[0].strip() == b"{":  # an object over several lines
+            data, size = bytearray(), 0
+            while piece := stream.read():
+                data += piece[: max(0, limits.line_bytes - len(data))]
+                size += len(piece)
+            return iter([Line(1, bytes(data), size)])
+    return bounded_lines(stream, limits.line_bytes)
 
 
 def _record(
@@ -63,3 +81,16 @@ def _record(
     except (ValueError, RecursionError) as error:
         return unread("invalid_json", str(error) if isinstance(error, ValueError) else "too deep")
     return record_of(place, row, names, line.data, use)
+
+
+def first_objects(name: str, path: Path, limits: ReadLimits, count: int) -> list[Any]:
+    """The values of the first rows of a file that are JSON, as they are."""
+    rows: list[Any] = []
+    with contextlib.suppress(StreamError), BoundedStream(path, limits.expansion) as stream:
+        for line in _lines(name, path, stream, limits):
+            if len(rows) == count:
+                break
+            if line.data.strip() and line.size <= limits.line_bytes:
+                with contextlib.suppress(ValueError, RecursionError):
+                    rows.append(parse_json(line.data.decode("utf-8-sig")))
+    return rows

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stamm.base.errors import DataError
-from stamm.corpus.formats import check_kind, is_archive, is_repository, is_table
+from stamm.corpus.formats import check_kind, is_archive, is_repository, is_table, is_text
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.jsonl import read_jsonl
 from stamm.corpus.readers.repository import read_repository
 from stamm.corpus.readers.rows import FieldUse
 from stamm.corpus.readers.table import read_table_rows
+from stamm.corpus.readers.text import read_text
 from stamm.corpus.readers.warc import read_archive
 from stamm.corpus.records import InputRecord, UnreadableRecord
 
@@ -41,6 +42,8 @@ def read_input(
         records = read_archive(name, path, limits, use)
     elif is_repository(name):
         records = read_repository(name, path, limits, url)
+    elif is_text(name):
+        records = read_text(name, path, limits)
     else:
         read = read_table_rows if is_table(name) else read_jsonl
         records = read(name, path, limits, names or FieldNames(), use)

@@ -344,8 +344,9 @@ def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUs
     text = _text(read["text"], names, use)
     licences = list(_licences(read["licence"]))
     address = _address(read["url"], bool(names.url))
-    if not address.strip():
-        use.read[LOOKS_LIKE_URL].update(_like_addresses([*flat.items(), *nested]))
+    like = set() if address.strip() else _like_addresses([*flat.items(), *nested])
+    use.read[LOOKS_LIKE_URL].update(like)
+    empty = [] if address.strip() else [p for p in flat if canonical(p) in _NAMES["url"]]
     fields = {
         "url": address,
         "licence": licences[0] if len(licences) == 1 else _all_licences(licences),
@@ -367,6 +368,7 @@ def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUs
         language=clean_field(fields["language"]),
         date=clean_field(fields["date"]),
         signals=Signals(headers=tuple(_signals([*flat.items(), *nested]))),
+        address_field=clean_field(next(iter([*empty, *sorted(like)]), "")),
     )
 
 

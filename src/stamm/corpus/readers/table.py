@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stamm.base.errors import DataError
 from stamm.base.receipts import check_file
 from stamm.corpus.limits import FIELDS, FieldNames, ReadLimits
 from stamm.corpus.readers.rows import (
@@ -80,12 +81,7 @@ def _batches(path: Path, names: FieldNames, use: FieldUse) -> Iterator[pa.Record
                 yield from file.iter_batches(rows, row_groups=[number], columns=columns)
         return
     with pa.memory_map(str(path)) as source:
-        try:
-            reader: Any = pa.ipc.open_stream(source)
-        except pa.ArrowInvalid:
-            file_reader = pa.ipc.open_file(source)
-            reader = (file_reader.get_batch(i) for i in range(file_reader.num_record_batches))
-        for batch in reader:
+        for batch in _arrow_batches(source):
             _count_unknown(dict(_leaves(batch.schema)), batch.num_rows, names, use)
             for start in range(0, batch.num_rows, _ROWS):
                 yield batch.slice(start, _ROWS)
@@ -200,3 +196,39 @@ def _sizes(column: pa.Array) -> pa.Array | None:
     if any(is_kind(column.type) for is_kind in kinds):
         return pc.binary_length(column)
     return None
+
+
+def first_table_rows(path: Path, count: int) -> list[dict[str, Any]]:
+    """The first rows of a table, all of their columns.
+
+    Raises   DataError when it cannot be read
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        for batch in _whole_batches(path):
+            rows += batch.slice(0, count - len(rows)).to_pylist()
+            if len(rows) >= count:
+                break
+    except (OSError, pa.ArrowException, UnicodeDecodeError, ArithmeticError, ValueError) as error:
+        detail = str(error).partition("\n")[0][:200]
+        raise DataError(f"{path} cannot be read: {detail}", fix="Fetch it again") from None
+    return rows
+
+
+def _whole_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    if path.name.endswith(".parquet"):
+        check_file(path)
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(16)
+    else:
+        with pa.memory_map(str(path)) as source:
+            yield from _arrow_batches(source)
+
+
+def _arrow_batches(source: Any) -> Iterator[pa.RecordBatch]:
+    """The batches of an Arrow file or stream."""
+    try:
+        yield from pa.ipc.open_stream(source)
+    except pa.ArrowInvalid:
+        file = pa.ipc.open_file(source)
+        yield from (file.get_batch(i) for i in range(file.num_record_batches))

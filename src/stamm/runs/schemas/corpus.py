@@ -108,6 +108,7 @@ class CorpusSummary:
     letters_lost: LettersLost = field(default_factory=LettersLost)
     pii_replaced: Mapping[str, int]
     kept_by_language: Mapping[str, DocumentSum]
+    kept_by_consent: Mapping[str, DocumentSum] = field(default_factory=dict)
     by_split: Mapping[str, DocumentSum]
     by_host: Mapping[str, HostCounts]
     hosts: int
@@ -230,10 +231,16 @@ class PackStage:
 
 @dataclass(frozen=True, kw_only=True)
 class PackSplit:
-    """A split of the packed corpus."""
+    """A split of the packed corpus.
+
+    documents    each time that one occurs
+    planted_documents, planted_tokens   those of planted passages among them
+    """
 
     tokens: int
     documents: int
+    planted_documents: int = 0
+    planted_tokens: int = 0
     tokens_by_language: Mapping[str, int] = field(default_factory=dict)
     stages: tuple[PackStage, ...] = ()
     shards: tuple[Mapping[str, Any], ...] = ()
