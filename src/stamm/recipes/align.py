@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from stamm.align.data.prepare_config import OWN_ROWS, PrepareConfig, PrepareSettings
+from stamm.align.data.prepare_config import OWN_ROWS, DataSource, PrepareConfig, PrepareSettings
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
 from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
@@ -57,7 +57,8 @@ class SFTRecipe:
 
     run        folder of a run or of one of its arms, or a Hugging Face folder; required
     arm        of a run with several
-    data       files of rows with messages, or with prompt and completion; required
+    data       files of rows with messages, or with prompt and completion; or
+    mixture    sources of such files with weights
     context    longest conversation in tokens; None: the model's, at most 4,096
     prepare    how rows become training sequences
     evaluate   of the tuned model, where the run has held-out text; None: none
@@ -69,6 +70,7 @@ class SFTRecipe:
     run: str = ""
     arm: str | None = None
     data: tuple[str, ...] = ()
+    mixture: tuple[DataSource, ...] = ()
     context: int | None = None
     prepare: PrepareSettings = field(default_factory=PrepareSettings)
     train: FineTuneConfig = field(default_factory=FineTuneConfig)
@@ -93,7 +95,9 @@ class SFTRecipe:
         """
         start = start_model(self.run, self.arm, root)
         context = context_of(self.context, start)
-        prepare = PrepareConfig.of(self.prepare, data=self.data, context=context, kind="chat")
+        prepare = PrepareConfig.of(
+            self.prepare, data=self.data, mixture=self.mixture, context=context, kind="chat"
+        )
         training = offline_steps(self.train, "sft", start, prepare, ReferenceConfig())
         audits = audit_steps("sft", self.audit, start)
         ends = _finish("sft", start, self.evaluate, self.export)
@@ -106,7 +110,7 @@ class PreferenceRecipe:
     """Preference optimization of a trained model, on rated answers or on its own completions.
 
     Offline, `data` names files with prompt, chosen and rejected, or prompt, completion, reward and
-    ref_rewards. Otherwise the model answers `prompts` n times, `reward` scores the answers, and
+    ref_rewards, or `mixture` sources of such files with weights. Otherwise the model answers `prompts` n times, `reward` scores the answers, and
     `select` makes training examples of them; `rounds` repeats this, each time with answers of the
     model that the round before trained. The reference policy is always the start model.
 
@@ -125,6 +129,7 @@ class PreferenceRecipe:
     run: str = ""
     arm: str | None = None
     data: tuple[str, ...] = ()
+    mixture: tuple[DataSource, ...] = ()
     prompts: str = ""
     n: int = 12
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
@@ -158,7 +163,11 @@ class PreferenceRecipe:
                 not isinstance(self.train.loss, BradleyTerry),
                 "is BradleyTerry: use align.reward",
             ),
-            ("prompts", not (sampled and self.data), "is given, and data too: choose one"),
+            (
+                "prompts",
+                not (sampled and (self.data or self.mixture)),
+                "is given, and data or mixture too: choose one",
+            ),
             ("rounds", self.rounds >= 1, "must be at least 1"),
             ("rounds", self.rounds == 1 or sampled, "needs prompts=FILE"),
             ("reward", self.reward is not None or not sampled, "is needed with prompts=FILE"),
@@ -186,7 +195,7 @@ class PreferenceRecipe:
 
         Raises   ConfigError when run is empty, or both data and prompts are
         """
-        if not (self.data or self.prompts):
+        if not (self.data or self.mixture or self.prompts):
             raise ConfigError(
                 "there is nothing to train on: data and prompts are empty",
                 fix="Set data=FILE, or prompts=FILE and reward=NAME",
@@ -206,6 +215,7 @@ class PreferenceRecipe:
         prepare = replace(
             self._prepare(context),
             data=self.data,
+            mixture=self.mixture,
             kind="preference" if paired else self.prepare.kind,
         )
         return offline_steps(self.train, self.name, start, prepare, self._reference)

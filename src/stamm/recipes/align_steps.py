@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from stamm.align.data.data_files import evaluation_files, locate_data, locate_file
+from stamm.align.data.data_files import evaluation_files, locate_file, locate_sources
 from stamm.align.data.prepare_config import PrepareConfig
 from stamm.align.data.select_config import SelectConfig
 from stamm.align.results.answers_config import AnswersConfig
@@ -41,6 +41,9 @@ def prepare_step(
 ) -> Step:
     """Encode the files of `config`; or, with `answers`, a file that an earlier step wrote."""
     inputs = {"tokenizer": tokenizer, **({"rows": answers} if answers else {})}
+    files: dict[str, Path] = {}
+    for _, of_source in [] if answers else locate_sources(config):
+        files |= of_source
     return Step(
         name=name,
         job="prepare",
@@ -48,7 +51,7 @@ def prepare_step(
         folder=folder,
         inputs=inputs,
         after=tuple(after),
-        external={**({} if answers else locate_data(config.data)), **evaluation_files(config)},
+        external={**files, **evaluation_files(config)},
         outputs=(
             "examples.parquet",
             "held_out.parquet",
