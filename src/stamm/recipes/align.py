@@ -9,7 +9,7 @@ from typing import Literal
 
 from stamm.align.data.prepare_config import OWN_ROWS, DataSource, PrepareConfig, PrepareSettings
 from stamm.align.data.select_config import SelectConfig
-from stamm.align.results.answers_config import AnswersConfig
+from stamm.align.results.answers_config import AnswersConfig, SampleAnswersConfig
 from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
 from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
 from stamm.align.training.loss_config import (
@@ -37,6 +37,7 @@ from stamm.recipes.align_steps import (
     export_step,
     offline_steps,
     prepare_step,
+    sample_answers_steps,
     sample_config,
     sample_steps,
     score_step,
@@ -51,6 +52,11 @@ from stamm.runs.job import Step
 _BEFORE = "start"
 
 
+def held_out_rows() -> PrepareSettings:
+    """Prepared data of which the rows of 5 % of the prompts are held out."""
+    return PrepareSettings(held_out=0.05)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SFTRecipe:
     """Supervised fine-tuning of a trained model on conversations.
@@ -61,6 +67,7 @@ class SFTRecipe:
     mixture    sources of such files with weights
     context    longest conversation in tokens; None: the model's, at most 4,096
     prepare    how rows become training sequences
+    sample_answers   to prompts of the data before and after; None: none
     evaluate   of the tuned model, where the run has held-out text; None: none
     audit      of memorization before and after, where passages were planted in the run's corpus and
                the settings fit into the model's context; None: none
@@ -72,8 +79,9 @@ class SFTRecipe:
     data: tuple[str, ...] = ()
     mixture: tuple[DataSource, ...] = ()
     context: int | None = None
-    prepare: PrepareSettings = field(default_factory=PrepareSettings)
+    prepare: PrepareSettings = field(default_factory=held_out_rows)
     train: FineTuneConfig = field(default_factory=FineTuneConfig)
+    sample_answers: SampleAnswersConfig | None = field(default_factory=SampleAnswersConfig)
     evaluate: EvaluateConfig | None = field(
         default_factory=lambda: EvaluateConfig(tasks=("held_out",))
     )
@@ -99,9 +107,10 @@ class SFTRecipe:
             self.prepare, data=self.data, mixture=self.mixture, context=context, kind="chat"
         )
         training = offline_steps(self.train, "sft", start, prepare, ReferenceConfig())
+        sampled = sample_answers_steps("sft", self.sample_answers, start, training)
         audits = audit_steps("sft", self.audit, start)
         ends = _finish("sft", start, self.evaluate, self.export)
-        steps = [*start.steps, *training, *audits, *ends]
+        steps = [*start.steps, *training, *sampled, *audits, *ends]
         return (*steps, report_step(self.report, steps))
 
 
@@ -114,7 +123,7 @@ class PreferenceRecipe:
     `select` makes training examples of them; `rounds` repeats this, each time with answers of the
     model that the round before trained. The reference policy is always the start model.
 
-    run, arm, context, prepare, evaluate, audit, export   as in `SFTRecipe`
+    run, arm, context, prepare, sample_answers, evaluate, audit, export   as in `SFTRecipe`
     reference      log-probabilities of the answers under the start model
     n              completions of each prompt
     sampling       how they are drawn
@@ -137,9 +146,10 @@ class PreferenceRecipe:
     select: SelectConfig = field(default_factory=SelectConfig)
     rounds: int = 1
     context: int | None = None
-    prepare: PrepareSettings = field(default_factory=PrepareSettings)
+    prepare: PrepareSettings = field(default_factory=held_out_rows)
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     train: FineTuneConfig
+    sample_answers: SampleAnswersConfig | None = field(default_factory=SampleAnswersConfig)
     test_prompts: str = ""
     test_n: int = 8
     gold: RewardConfig | None = None
@@ -204,6 +214,7 @@ class PreferenceRecipe:
         context = context_of(self.context, start)
         steps = [*start.steps]
         steps += self._sampled(start, context) if self.prompts else self._offline(start, context)
+        steps += sample_answers_steps(self.name, self.sample_answers, start, steps)
         audits = audit_steps(self.name, self.audit, start)
         steps += [*audits, *_finish(self.name, start, self.evaluate, self.export)]
         if self.test_prompts:
@@ -271,7 +282,7 @@ class PreferenceRecipe:
             last = number == self.rounds
             arm = self.name if last else f"{self.name}-{name}"
             training = training_steps(
-                FineTuneJobConfig.of(self.train, context=context),
+                FineTuneJobConfig.of(self.train, imported=start.imported, context=context),
                 arm,
                 policy,
                 data=prepared.folder,

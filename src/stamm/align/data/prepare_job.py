@@ -4,7 +4,8 @@ Reads    tokenizer (a folder), and the files of the configuration; or, where it 
          (a file that an earlier step wrote)
 Leaves   examples.parquet, held_out.parquet (`encoded.ENCODED_SCHEMA`), alignment_ledger-00000.parquet
          (the columns of the corpus ledger, a row for each row read), bad_rows.jsonl (every row that
-         is not kept: file, row, id, reason, detail), summary.json (`runs.schemas.prepared_data`)
+         is not kept: file, row, id, reason, detail), prompts.json, summary.json
+         (`runs.schemas.prepared_data`)
 
 Rows are streamed; memory grows by some 100 bytes a row, for the detection of duplicates.
 
@@ -33,6 +34,7 @@ from stamm.align.data.encoded import (
     CHOSEN,
     FILES,
     HELD_OUT,
+    PROMPTS,
     REJECTED,
     SUMMARY,
     TRAIN,
@@ -57,6 +59,7 @@ from stamm.align.data.row_encoder import (
     encode_row,
     first_question,
     kind_of,
+    last_question,
     sampled_ids,
     texts_of,
 )
@@ -77,6 +80,8 @@ from stamm.runs.job import Workspace
 from stamm.runs.schemas.prepared_data import (
     PreparedDecontamination,
     PreparedFile,
+    PreparedPrompt,
+    PreparedPrompts,
     PreparedShare,
     PreparedSource,
     PreparedSummary,
@@ -86,6 +91,7 @@ BAD_ROWS = "bad_rows.jsonl"
 _OTHERS = "(others)"
 _MOST_SOURCES = 1000
 _ADVANCE_ROWS = 1000
+_MOST_PROMPTS, _LONGEST_QUESTION = 8, 4000
 _MOST_CAUSES, _SHOWN_CAUSES, _LONGEST_CAUSE = 20, 3, 300
 _NUMBERS = re.compile(r"\d+")
 NOT_IN_MIXTURE = "not_in_mixture"
@@ -129,6 +135,7 @@ class _Counts:
     """Counts of a run.
 
     sources   by (source, licence): kept, dropped, supervised tokens
+    prompts   by split and question
     causes    by the detail of a row that cannot be used, numbers left out: the first such detail, rows
     named     configured fields that occurred, by number of the source
     disordered  pairs whose chosen answer has the lower reward, and those with equal rewards
@@ -145,6 +152,19 @@ class _Counts:
     named: set[tuple[int, str]] = field(default_factory=set)
     disordered: Counter[str] = field(default_factory=Counter)
     unknown: UnknownKeys = field(default_factory=UnknownKeys)
+    prompts: dict[tuple[str, str], PreparedPrompt] = field(default_factory=dict)
+
+    def add_prompt(self, row: LedgerRow, question: str, answer: EncodedAnswer) -> None:
+        question = question[:_LONGEST_QUESTION]
+        if sum(split == row.split for split, _ in self.prompts) < _MOST_PROMPTS:
+            prompt = PreparedPrompt(
+                split=row.split,
+                file=row.input_file,
+                row=row.input_position,
+                question=question,
+                ids=tuple(answer.ids[: answer.prompt_tokens]),
+            )
+            self.prompts.setdefault((row.split, question), prompt)
 
     @property
     def bad(self) -> int:
@@ -357,9 +377,10 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
                 ledger.add(row.plain())
                 source.bad += row.reason in DEFECTS
                 source.left_out += row.reason == NOT_IN_MIXTURE
-                if answers:
+                if answers and not isinstance(example, BadRow):
                     if row.split == TRAIN:
                         filter_.add_rewards(answers)
+                    counts.add_prompt(row, last_question(example), answers[-1])
                     repeats = times if row.split == TRAIN else 1
                     source.add(answers, repeats)
                     for again in range(repeats):
@@ -618,6 +639,8 @@ def _finish(
         causes=dict(listed[:_MOST_CAUSES]),
     )
     write_record(workspace.folder / SUMMARY, PreparedSummary, dataclasses.asdict(summary))
+    prompts = PreparedPrompts(prompts=tuple(counts.prompts.values()))
+    write_record(workspace.folder / PROMPTS, PreparedPrompts, dataclasses.asdict(prompts))
     if unknown := counts.unknown.sentence("rows of alignment data"):
         workspace.progress.log(unknown)
     if counts.bad:

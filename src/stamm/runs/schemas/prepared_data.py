@@ -45,6 +45,30 @@ class PreparedSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PreparedPrompt:
+    """A prompt of the data.
+
+    ids        of the prompt, up to where the assistant begins to write
+    question   the last message of the user, cut. Untrusted text
+    """
+
+    split: str
+    file: str
+    row: int
+    question: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedPrompts:
+    """prompts.json: prompts with different questions, at most 8 of each split, in the order of the rows."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    prompts: tuple[PreparedPrompt, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class PreparedShare:
     """A source of a mixture.
 
