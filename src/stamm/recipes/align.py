@@ -173,11 +173,8 @@ class PreferenceRecipe:
                 not isinstance(self.train.loss, BradleyTerry),
                 "is BradleyTerry: use align.reward",
             ),
-            (
-                "prompts",
-                not (sampled and (self.data or self.mixture)),
-                "is given, and data or mixture too: choose one",
-            ),
+            ("prompts", not (sampled and self.data), "is given, and data too: choose one"),
+            ("prompts", not (sampled and self.mixture), "is given, and mixture too: choose one"),
             ("rounds", self.rounds >= 1, "must be at least 1"),
             ("rounds", self.rounds == 1 or sampled, "needs prompts=FILE"),
             ("reward", self.reward is not None or not sampled, "is needed with prompts=FILE"),
