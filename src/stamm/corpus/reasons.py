@@ -55,6 +55,7 @@ REASONS: dict[str, str] = {
     "decompression_limit": "the file grows beyond corpus.limits.expansion",
     "bad_row": "a row of alignment data that cannot be read, for the reason in the detail",
     "empty_answer": "an answer without content",
+    "not_in_mixture": "left out by the weights of the mixture",
     "too_long": "more tokens than the context",
     "no_loss_tokens": "no token that the model would learn",
     "no_source": "the row names no source",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from stamm.align.data.prepare_config import OWN_ROWS, PrepareConfig, PrepareSettings
+from stamm.align.data.prepare_config import OWN_ROWS, DataSource, PrepareConfig, PrepareSettings
 from stamm.align.data.select_config import SelectConfig
-from stamm.align.results.answers_config import AnswersConfig
+from stamm.align.results.answers_config import AnswersConfig, SampleAnswersConfig
 from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
 from stamm.align.sampling.sample_config import EngineSampling
 from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig, GRPOJobConfig
@@ -42,6 +42,7 @@ from stamm.recipes.align_steps import (
     grpo_step,
     offline_steps,
     prepare_step,
+    sample_answers_steps,
     sample_config,
     sample_steps,
     score_step,
@@ -57,15 +58,22 @@ _BEFORE = "start"
 _GRPO = "grpo"
 
 
+def held_out_rows() -> PrepareSettings:
+    """Prepared data of which the rows of 5 % of the prompts are held out."""
+    return PrepareSettings(held_out=0.05)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SFTRecipe:
     """Supervised fine-tuning of a trained model on conversations.
 
     run        folder of a run or of one of its arms, or a Hugging Face folder; required
     arm        of a run with several
-    data       files of rows with messages, or with prompt and completion; required
+    data       files of rows with messages, or with prompt and completion; or
+    mixture    sources of such files with weights
     context    longest conversation in tokens; None: the model's, at most 4,096
     prepare    how rows become training sequences
+    sample_answers   to prompts of the data before and after; None: none
     evaluate   of the tuned model, where the run has held-out text; None: none
     audit      of memorization before and after, where passages were planted in the run's corpus and
                the settings fit into the model's context; None: none
@@ -75,9 +83,11 @@ class SFTRecipe:
     run: str = ""
     arm: str | None = None
     data: tuple[str, ...] = ()
+    mixture: tuple[DataSource, ...] = ()
     context: int | None = None
-    prepare: PrepareSettings = field(default_factory=PrepareSettings)
+    prepare: PrepareSettings = field(default_factory=held_out_rows)
     train: FineTuneConfig = field(default_factory=FineTuneConfig)
+    sample_answers: SampleAnswersConfig | None = field(default_factory=SampleAnswersConfig)
     evaluate: EvaluateConfig | None = field(
         default_factory=lambda: EvaluateConfig(tasks=("held_out",))
     )
@@ -99,11 +109,14 @@ class SFTRecipe:
         """
         start = start_model(self.run, self.arm, root)
         context = context_of(self.context, start)
-        prepare = PrepareConfig.of(self.prepare, data=self.data, context=context, kind="chat")
+        prepare = PrepareConfig.of(
+            self.prepare, data=self.data, mixture=self.mixture, context=context, kind="chat"
+        )
         training = offline_steps(self.train, "sft", start, prepare, ReferenceConfig())
+        sampled = sample_answers_steps("sft", self.sample_answers, start, training)
         audits = audit_steps("sft", self.audit, start)
         ends = _finish("sft", start, self.evaluate, self.export)
-        steps = [*start.steps, *training, *audits, *ends]
+        steps = [*start.steps, *training, *sampled, *audits, *ends]
         return (*steps, report_step(self.report, steps))
 
 
@@ -112,11 +125,11 @@ class PreferenceRecipe:
     """Preference optimization of a trained model, on rated answers or on its own completions.
 
     Offline, `data` names files with prompt, chosen and rejected, or prompt, completion, reward and
-    ref_rewards. Otherwise the model answers `prompts` n times, `reward` scores the answers, and
+    ref_rewards, or `mixture` sources of such files with weights. Otherwise the model answers `prompts` n times, `reward` scores the answers, and
     `select` makes training examples of them; `rounds` repeats this, each time with answers of the
     model that the round before trained. The reference policy is always the start model.
 
-    run, arm, context, prepare, evaluate, audit, export   as in `SFTRecipe`
+    run, arm, context, prepare, sample_answers, evaluate, audit, export   as in `SFTRecipe`
     reference      log-probabilities of the answers under the start model
     n              completions of each prompt
     sampling       how they are drawn, and by which engine
@@ -131,6 +144,7 @@ class PreferenceRecipe:
     run: str = ""
     arm: str | None = None
     data: tuple[str, ...] = ()
+    mixture: tuple[DataSource, ...] = ()
     prompts: str = ""
     n: int = 12
     sampling: EngineSampling = field(default_factory=EngineSampling)
@@ -138,9 +152,10 @@ class PreferenceRecipe:
     select: SelectConfig = field(default_factory=SelectConfig)
     rounds: int = 1
     context: int | None = None
-    prepare: PrepareSettings = field(default_factory=PrepareSettings)
+    prepare: PrepareSettings = field(default_factory=held_out_rows)
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     train: FineTuneConfig
+    sample_answers: SampleAnswersConfig | None = field(default_factory=SampleAnswersConfig)
     test_prompts: str = ""
     test_n: int = 8
     gold: RewardConfig | None = None
@@ -166,6 +181,7 @@ class PreferenceRecipe:
             ),
             ("train", not isinstance(self.train.loss, GRPO), "is GRPO: use align.grpo"),
             ("prompts", not (sampled and self.data), "is given, and data too: choose one"),
+            ("prompts", not (sampled and self.mixture), "is given, and mixture too: choose one"),
             ("rounds", self.rounds >= 1, "must be at least 1"),
             ("rounds", self.rounds == 1 or sampled, "needs prompts=FILE"),
             ("reward", self.reward is not None or not sampled, "is needed with prompts=FILE"),
@@ -193,7 +209,7 @@ class PreferenceRecipe:
 
         Raises   ConfigError when run is empty, or both data and prompts are
         """
-        if not (self.data or self.prompts):
+        if not (self.data or self.mixture or self.prompts):
             raise ConfigError(
                 "there is nothing to train on: data and prompts are empty",
                 fix="Set data=FILE, or prompts=FILE and reward=NAME",
@@ -202,6 +218,7 @@ class PreferenceRecipe:
         context = context_of(self.context, start)
         steps = [*start.steps]
         steps += self._sampled(start, context) if self.prompts else self._offline(start, context)
+        steps += sample_answers_steps(self.name, self.sample_answers, start, steps)
         audits = audit_steps(self.name, self.audit, start)
         steps += [*audits, *_finish(self.name, start, self.evaluate, self.export)]
         if self.test_prompts:
@@ -214,6 +231,7 @@ class PreferenceRecipe:
         prepare = replace(
             self._prepare(context),
             data=self.data,
+            mixture=self.mixture,
             kind="preference" if paired else self.prepare.kind,
         )
         return offline_steps(self.train, self.name, start, prepare, self._reference)
@@ -269,7 +287,7 @@ class PreferenceRecipe:
             last = number == self.rounds
             arm = self.name if last else f"{self.name}-{name}"
             training = training_steps(
-                FineTuneJobConfig.of(self.train, context=context),
+                FineTuneJobConfig.of(self.train, imported=start.imported, context=context),
                 arm,
                 policy,
                 data=prepared.folder,

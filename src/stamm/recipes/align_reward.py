@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stamm.align.data.prepare_config import PrepareConfig, PrepareSettings
+from stamm.align.data.prepare_config import DataSource, PrepareConfig, PrepareSettings
 from stamm.align.training.finetune_config import FineTuneConfig
 from stamm.align.training.loss_config import BradleyTerry
 from stamm.align.training.reference_config import ReferenceConfig
@@ -30,7 +30,8 @@ class RewardModelRecipe:
 
     run        folder of a run or of one of its arms, or a Hugging Face folder; required
     arm        of a run with several
-    data       files of rows with prompt, chosen and rejected; required
+    data       files of rows with prompt, chosen and rejected; or
+    mixture    sources of such files with weights
     context    longest answer in tokens, prompt included; None: the model's, at most 4,096
     prepare    how rows become training examples
     accuracy   on the pairs that prepare.held_out keeps from training
@@ -39,6 +40,7 @@ class RewardModelRecipe:
     run: str = ""
     arm: str | None = None
     data: tuple[str, ...] = ()
+    mixture: tuple[DataSource, ...] = ()
     context: int | None = None
     prepare: PrepareSettings = field(default_factory=lambda: PrepareSettings(held_out=0.1))
     train: FineTuneConfig = field(default_factory=lambda: on_answers(BradleyTerry()))
@@ -58,11 +60,13 @@ class RewardModelRecipe:
 
         Raises   ConfigError when run or data is empty; what finding the model raises
         """
-        if not self.data:
+        if not (self.data or self.mixture):
             raise ConfigError("there is nothing to train on: data is empty", fix="Set data=FILE")
         start = start_model(self.run, self.arm, root)
         context = context_of(self.context, start)
-        prepare = PrepareConfig.of(self.prepare, data=self.data, context=context, kind="preference")
+        prepare = PrepareConfig.of(
+            self.prepare, data=self.data, mixture=self.mixture, context=context, kind="preference"
+        )
         training = offline_steps(self.train, _ARM, start, prepare, ReferenceConfig())
         accuracy = Step(
             name=f"reward_accuracy.{_ARM}",

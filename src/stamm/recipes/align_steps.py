@@ -7,10 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from stamm.align.data.data_files import evaluation_files, locate_data, locate_file
+from stamm.align.data.data_files import evaluation_files, locate_file, locate_sources
 from stamm.align.data.prepare_config import PrepareConfig
 from stamm.align.data.select_config import SelectConfig
-from stamm.align.results.answers_config import AnswersConfig
+from stamm.align.results.answers_config import AnswersConfig, SampleAnswersConfig
 from stamm.align.rewards.reward_config import ScoreConfig
 from stamm.align.rewards.sources import reward_sources
 from stamm.align.sampling.sample_config import SampleConfig
@@ -41,6 +41,9 @@ def prepare_step(
 ) -> Step:
     """Encode the files of `config`; or, with `answers`, a file that an earlier step wrote."""
     inputs = {"tokenizer": tokenizer, **({"rows": answers} if answers else {})}
+    files: dict[str, Path] = {}
+    for _, of_source in [] if answers else locate_sources(config):
+        files |= of_source
     return Step(
         name=name,
         job="prepare",
@@ -48,12 +51,13 @@ def prepare_step(
         folder=folder,
         inputs=inputs,
         after=tuple(after),
-        external={**({} if answers else locate_data(config.data)), **evaluation_files(config)},
+        external={**files, **evaluation_files(config)},
         outputs=(
             "examples.parquet",
             "held_out.parquet",
             "alignment_ledger-00000.parquet",
             "summary.json",
+            "prompts.json",
             "bad_rows.jsonl",
         ),
     )
@@ -69,7 +73,7 @@ def offline_steps(
     """Prepared data and the training of one arm on it; `prepare` names the files and the context."""
     prepared = prepare_step(prepare, start.tokenizer, after=start.after)
     training = training_steps(
-        FineTuneJobConfig.of(config, context=prepare.context),
+        FineTuneJobConfig.of(config, imported=start.imported, context=prepare.context),
         arm,
         start.inputs,
         data=prepared.folder,
@@ -297,6 +301,34 @@ def answers_step(
         external=external,
         outputs=("alignment.json",),
     )
+
+
+def sample_answers_steps(
+    arm: str, config: SampleAnswersConfig | None, start: StartModel, training: Sequence[Step]
+) -> list[Step]:
+    """Answers of the start model and of an arm to prompts of its data; none without `config`.
+
+    training   the steps of the arm, of which the last is its fine-tuning
+    """
+    if config is None:
+        return []
+    finetune = training[-1]
+    return [
+        Step(
+            name=f"sample_answers.{arm}",
+            job="sample_answers",
+            config=config,
+            folder=f"{finetune.folder}/sample_answers",
+            inputs={
+                **start.inputs,
+                "model": f"{finetune.folder}/model",
+                "data": finetune.inputs["data"],
+            },
+            after=(finetune.name,),
+            external=start.external,
+            outputs=("sample_answers.json",),
+        )
+    ]
 
 
 def evaluate_step(

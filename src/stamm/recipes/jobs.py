@@ -49,6 +49,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "swap": ("stamm.adapt.swap_job", "run"),
         "import_model": ("stamm.align.import_job", "run"),
         "sample": ("stamm.align.sampling.sample_job", "run"),
+        "sample_answers": ("stamm.align.results.sample_answers", "run"),
         "score": ("stamm.align.rewards.score_job", "run"),
         "select": ("stamm.align.data.select_job", "run"),
         "finetune": ("stamm.align.training.job", "run"),

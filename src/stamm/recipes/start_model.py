@@ -23,6 +23,7 @@ _IMPORTED = "start"
 # Beside the tokenizer.json of an imported model: its chat format and the tokens that end a text.
 _BESIDE = (TOKENIZER_CONFIG, TEMPLATE, GENERATION)
 _PROBES = "probes.json"
+_IMPORT_RECORD = "import.json"  # beside the tokenizer, which every model tuned from it keeps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +36,14 @@ class StartModel:
     pack          the packed corpus that it was trained on, for held-out text; "" when it is not there
     corpus        the corpus that passages were planted in, as its probes.json lists them; "" without
     max_context   longest context of the model
+    imported      whether it, or the model that it was tuned from, was trained elsewhere
     """
 
     name: str
     model: str
     tokenizer: str
     max_context: int
+    imported: bool = False
     steps: tuple[Step, ...] = ()
     external: Mapping[str, Path] = field(default_factory=dict)
     pack: str = ""
@@ -81,6 +84,7 @@ def start_model(run: str, arm: str | None, root: Path) -> StartModel:
         model=os.path.relpath(source.model, root),
         tokenizer=os.path.relpath(source.tokenizer, root),
         max_context=int(config["max_context"]),
+        imported=(source.tokenizer.parent / _IMPORT_RECORD).is_file(),
         external={
             str(path): path
             for path in (source.model / DECODER, source.tokenizer / TOKENIZER, *beside)
@@ -110,6 +114,7 @@ def _imported(folder: Path, root: Path) -> StartModel:
         model=f"{_IMPORTED}/model",
         tokenizer=f"{_IMPORTED}/tokenizer",
         max_context=longest,
+        imported=True,
         steps=(step,),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,10 +10,11 @@ from stamm.base.receipts import check_present, is_present
 from stamm.base.schema import read_record
 from stamm.reports.text import one_line
 from stamm.runs.model_outputs import check_same_weights
-from stamm.runs.schemas.alignment import AlignmentFile
+from stamm.runs.schemas.alignment import AlignmentFile, SampleAnswersFile
 from stamm.runs.schemas.prepared_data import PreparedSummary
 
 RESULT = Path("answers", "alignment.json")
+SAMPLES = Path("sample_answers", "sample_answers.json")
 _EXAMPLES, _SUMMARY = "examples.parquet", "summary.json"
 _MOST_PREPARED = 20
 _LONGEST_NAME = 120
@@ -71,6 +73,25 @@ def _check_weights(aligned: AlignedArm, arm: Path) -> None:
     if len(aligned.file.seeds) == 1:
         sha256 = aligned.file.model_sha256.get(aligned.file.seeds[0])
         check_same_weights(sha256, str(arm / RESULT), arm / "model")
+
+
+def read_samples(
+    run_folder: Path, arms: Sequence[tuple[str, str]]
+) -> tuple[tuple[str, SampleAnswersFile], ...]:
+    """The answers before and after fine-tuning of the arms that have them.
+
+    arms   names, and folders relative to the run folder
+
+    Raises   DataError as `read_aligned`
+    """
+    found = []
+    for name, place in arms:
+        folder = run_folder / place
+        if is_present(folder / SAMPLES):
+            file = read_record(SampleAnswersFile, folder / SAMPLES)
+            check_same_weights(file.model_sha256, str(folder / SAMPLES), folder / "model")
+            found.append((name, file))
+    return tuple(found)
 
 
 def read_prepared(run_folder: Path) -> tuple[tuple[str, PreparedSummary], ...]:

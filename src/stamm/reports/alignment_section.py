@@ -14,13 +14,20 @@ from stamm.reports.reward_models import reward_sentence
 from stamm.reports.run_data import RunResults
 from stamm.reports.text import one_line
 from stamm.reports.training import FINETUNE, Metrics, Series
-from stamm.runs.schemas.alignment import AlignmentFile, AnswerChange, RewardChange
+from stamm.runs.schemas.alignment import (
+    AlignmentFile,
+    AnswerChange,
+    RewardChange,
+    SampleAnswersFile,
+)
 from stamm.runs.schemas.evaluation import MeanInterval
 from stamm.runs.schemas.prepared_data import PreparedSummary
-from stamm.runs.schemas.training import HELD_OUT_ROWS, TrainingSummary
+from stamm.runs.schemas.training import HELD_OUT_ROWS
 
 BETTER, WORSE, NOT_SHOWN = "better", "worse", "not shown"
-_LONGEST_NAME = 40
+_LONGEST_NAME, _LONGEST_SHOWN = 40, 160
+_DEFECTS = ("bad_row", "empty_answer", "too_long", "no_loss_tokens")
+_LEFT_OUT, _MANY = "not_in_mixture", 0.05
 _MOST_ROWS = 60
 
 
@@ -44,14 +51,20 @@ class AlignmentSection:
     sentences   findings, most important first
     lines       one per arm
     cost        measures before and after, one row per arm and measure
+    changes     loss, accuracy and margin on held-out rows before and after, by arm
+    samples     answers of both models to a few prompts, by arm
     prepared    tables of prepared data by folder
+    warnings    on prepared data of which many rows cannot be used
     """
 
     sentences: tuple[str, ...]
     lines: tuple[AlignedLine, ...]
     columns: tuple[str, ...]
     cost: DataTable
+    changes: DataTable
+    samples: tuple[tuple[str, SampleAnswersFile], ...]
     prepared: tuple[tuple[str, tuple[DataTable, ...]], ...]
+    warnings: tuple[str, ...]
 
     def cells(self, line: AlignedLine) -> tuple[str, ...]:
         """The texts of one line of the table of arms."""
@@ -69,9 +82,10 @@ class AlignmentSection:
         )
 
     def text(self) -> str:
-        """The table and the sentences as plain lines for a terminal."""
+        """The tables, the sentences and the sample answers as plain lines for a terminal."""
+        ending = [*self.warnings, *self._changes(), *self._samples()]
         if not self.lines:
-            return "\n".join(self.sentences)
+            return "\n".join([*self.sentences, *ending])
         # By each reward the verdict and the mean win rate: a terminal has no room for intervals.
         names = [one_line(one.column, 16) for one in self.lines[0].arm.file.rewards]
         rows = [
@@ -87,7 +101,25 @@ class AlignmentSection:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ]
-        return "\n".join([*table, "", *self.sentences])
+        return "\n".join([*table, "", *self.sentences, *ending])
+
+    def _changes(self) -> Iterator[str]:
+        rows = [self.changes.columns, *self.changes.rows] if self.changes.rows else []
+        yield from [""] if rows else []
+        for name, *values in rows:
+            yield f"{name:<32}" + "".join(f"{value:>12}" for value in values)
+
+    def _samples(self) -> Iterator[str]:
+        for name, file in self.samples:
+            for answer in file.answers:
+                split = "held out" if answer.held_out else "trained on"
+                yield ""
+                yield (
+                    f"{one_line(name, _LONGEST_NAME)}, {split}: "
+                    f"{one_line(answer.question, _LONGEST_SHOWN) or '(no question)'}"
+                )
+                yield f"  before: {one_line(answer.before, _LONGEST_SHOWN) or '(nothing)'}"
+                yield f"  after:  {one_line(answer.after, _LONGEST_SHOWN) or '(nothing)'}"
 
 
 def alignment_section(study: RunResults) -> AlignmentSection | None:
@@ -112,6 +144,14 @@ def alignment_section(study: RunResults) -> AlignmentSection | None:
             "mean quantile", "KL, nats", "tokens", "bits/byte, change",
         ),
         cost=_cost(study),
+        changes=_changes(study),
+        samples=study.samples,
+        warnings=tuple(
+            _unusable(name, one.causes, bad, wanted)
+            for name, one in study.prepared
+            if (wanted := one.read - one.dropped.get(_LEFT_OUT, 0))
+            and (bad := sum(one.dropped.get(reason, 0) for reason in _DEFECTS)) > _MANY * wanted
+        ),
         prepared=tuple((name, _prepared(one)) for name, one in study.prepared),
     )  # fmt: skip
 
@@ -291,7 +331,9 @@ def _not_evaluated(study: RunResults) -> list[str]:
         else:
             change = ""
         said.append(f"{one_line(arm.name, _LONGEST_NAME)} was fine-tuned{steps}{change}.")
-        said += [_held_out(metrics, summary)] if metrics and _validated(metrics) else []
+        if summary and summary.best_step is not None:
+            best = f"{summary.best_step:,}, which has the lowest loss on held-out rows, are kept"
+            said.append(f"The weights of step {best}.")
     if not tuned:
         said.append("No model was fine-tuned yet.")
     if rows:
@@ -311,18 +353,18 @@ def _validated(metrics: Metrics) -> dict[str, Series]:
     }
 
 
-def _held_out(metrics: Metrics, summary: TrainingSummary | None) -> str:
-    """The change on held-out rows, to the weights that are kept."""
-    kept = summary.best_step if summary else None
-    changes = []
-    for name, series in _validated(metrics).items():
-        at = dict(zip(series.steps, series.values, strict=True))
-        last = at.get(kept, series.values[-1]) if kept is not None else series.values[-1]
-        changes.append(f"{name} {fixed(series.values[0], 3)} → {fixed(last, 3)}")
-    early = (
-        "" if kept is None else f"; the weights of step {kept:,}, which has the lowest, are kept"
-    )
-    return f"On held-out rows: {', '.join(changes)}{early}."
+def _changes(study: RunResults) -> DataTable:
+    """Loss, accuracy and margin of held-out rows, before training and with the weights that are kept."""
+    rows = []
+    for arm in study.arms:
+        metrics, summary = arm.training.metrics, arm.training.summary
+        kept = summary.best_step if summary else None
+        for name, series in (_validated(metrics) if metrics else {}).items():
+            at = dict(zip(series.steps, series.values, strict=True))
+            last = series.values[-1] if kept is None else at.get(kept, series.values[-1])
+            label = f"{one_line(arm.name, _LONGEST_NAME)}: {name}"
+            rows.append((label, fixed(series.values[0], 3), fixed(last, 3)))
+    return DataTable(columns=("on held-out rows", "before", "after"), rows=tuple(rows), words=1)
 
 
 def _cost(study: RunResults) -> DataTable:
@@ -409,6 +451,12 @@ def _row(name: str, change: AnswerChange, digits: int) -> tuple[str, ...]:
     )
 
 
+def _unusable(name: str, causes: Mapping[str, int], bad: int, rows: int) -> str:
+    """The rows that cannot be used, with the most frequent reasons, which are untrusted text."""
+    reasons = "; ".join(f"{one_line(text, 80)} ({n:,})" for text, n in list(causes.items())[:2])
+    return f"{name}: {bad:,} of {rows:,} rows ({percent(bad / rows)}) cannot be used: {reasons}."
+
+
 def _prepared(summary: PreparedSummary) -> tuple[DataTable, ...]:
     """Rows and splits, reasons, and licences of prepared data."""
     splits = tuple(
@@ -438,9 +486,27 @@ def _prepared(summary: PreparedSummary) -> tuple[DataTable, ...]:
             summary.kept,
             f"Refused: {refused}." if refused else "",
         ),
+        *_mixture(summary),
         *_listed("why rows cannot be used", summary.causes),
         *_listed("column or key that was not used", summary.unknown_keys),
     )  # fmt: skip
+
+
+def _mixture(summary: PreparedSummary) -> Iterator[DataTable]:
+    """A table of the sources of a mixture."""
+    examples = sum(share.examples for share in summary.mixture)
+    if examples:
+        yield DataTable(
+            columns=("source", "weight", "share", "examples", "rows", "times read", "tokens of the loss"),
+            rows=tuple(
+                (
+                    one_line(share.source, 60), percent(share.share), percent(share.examples / examples),
+                    f"{share.examples:,}", f"{share.read:,}", f"{share.epochs:.3g}",
+                    count_text(share.supervised_tokens),
+                )
+                for share in summary.mixture[:_MOST_ROWS]
+            ),
+        )  # fmt: skip
 
 
 def _listed(name: str, counts: Mapping[str, int]) -> Iterator[DataTable]:

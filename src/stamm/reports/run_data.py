@@ -14,7 +14,7 @@ from pathlib import Path
 from stamm.base.errors import DataError, RunError
 from stamm.base.receipts import check_file, file_sha256
 from stamm.base.schema import decode, read_record, read_record_if_present
-from stamm.reports.alignment_results import AlignedArm, read_aligned, read_prepared
+from stamm.reports.alignment_results import AlignedArm, read_aligned, read_prepared, read_samples
 from stamm.reports.corpus_evaluations import evaluations_table
 from stamm.reports.corpus_record import Corpus, read_corpus, read_pack, read_vocabulary
 from stamm.reports.figure import DataTable
@@ -26,6 +26,7 @@ from stamm.reports.text import one_line
 from stamm.reports.training import FINETUNE, ArmTraining, read_training
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.schemas.adaptation import SwapFile
+from stamm.runs.schemas.alignment import SampleAnswersFile
 from stamm.runs.schemas.corpus import PackManifest, TokenizerSummary
 from stamm.runs.schemas.evaluation import MemorizationFile
 from stamm.runs.schemas.prepared_data import PreparedSummary
@@ -77,6 +78,7 @@ class RunResults:
     evaluations   the evaluation sets that a screen looked for
     aligned       answers of aligned models; () where none were evaluated
     prepared      summaries of prepared alignment data, by folder
+    samples         answers before and after fine-tuning, by arm
     reward_models   arms that are reward models, with their held-out accuracy
     start_memorization   audit of the model that an alignment run started from
     swap          fit of a replaced activation
@@ -98,6 +100,7 @@ class RunResults:
     is_single: bool
     aligned: tuple[AlignedArm, ...]
     prepared: tuple[tuple[str, PreparedSummary], ...]
+    samples: tuple[tuple[str, SampleAnswersFile], ...] = ()
     reward_models: tuple[TrainedReward, ...] = ()
     start_memorization: MemorizationFile | None = None
     swap: SwapFile | None = None
@@ -183,6 +186,7 @@ def collect(run_folder: Path) -> RunResults:
             run_folder, () if single else tuple((arm.name, arm.number) for arm in arms)
         ),
         prepared=read_prepared(run_folder),
+        samples=read_samples(run_folder, [(arm.name, arm.place) for arm in arms]),
         reward_models=read_reward_models(run_folder, [(arm.name, arm.place) for arm in arms]),
         start_memorization=read_record_if_present(MemorizationFile, run_folder / _START_AUDIT),
         swap=read_record_if_present(SwapFile, run_folder / _SWAP),

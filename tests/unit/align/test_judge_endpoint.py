@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -115,6 +118,71 @@ def test_a_refused_request_is_not_retried() -> None:
     with serve(lambda body, number: Scripted(400, b'{"error": {"message": "too long"}}')) as server:
         assert ask(server, requests(1)) == [NoReply("HTTP 400 (too long)")]
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "fix"),
+    [
+        (
+            "Unsupported value: 'temperature' does not support 0 with this model.",
+            "temperature=none",
+        ),
+        ("Unsupported parameter: 'max_tokens' is not supported.", "max_completion_tokens"),
+        ("This model does not support logprobs.", "judge.digits=sampled"),
+    ],
+)
+def test_a_field_that_a_model_refuses_ends_the_run_with_the_servers_words(
+    told: str, fix: str
+) -> None:
+    body = json.dumps({"error": {"message": told}}).encode()
+    with (
+        serve(lambda _, number: Scripted(400, body)) as server,
+        pytest.raises(RunError) as refused,
+    ):
+        ask(server, requests(20), replace(FAST, concurrency=1))
+    assert told.rstrip(".") in str(refused.value)
+    assert fix in refused.value.fix
+    assert len(server.requests) == 1
+
+
+def test_the_temperature_is_left_out_on_request() -> None:
+    def reasoning(body: dict[str, Any], number: int) -> Scripted:
+        if "temperature" in body or "max_tokens" in body:
+            return Scripted(400, b'{"error": {"message": "Unsupported parameter: temperature"}}')
+        return Scripted(body=completion({"7": 1.0}))
+
+    settings = {"temperature": None, "extra_body": '{"max_completion_tokens": 2000}'}
+    with serve(reasoning) as server:
+        (reply,) = ask(server, requests(1), digits="sampled", **settings)
+    assert isinstance(reply, JudgeReply)
+    assert reply.mean() == 7
+    budget = JudgeBudget(FAST, ())
+    identities = [
+        EndpointModel(EndpointJudge(model="m", temperature=value), "", budget).identity
+        for value in (0.0, None, 0.5)
+    ]
+    assert [json.dumps(one["temperature"]) for one in identities] == ["0", "null", "0.5"]
+
+
+def test_replies_that_a_server_compresses_are_read() -> None:
+    def compressed(data: bytes, encoding: str) -> Script:
+        return lambda *_: Scripted(body=data, headers={"Content-Encoding": encoding})
+
+    for data, encoding in ((gzip.compress(FIVE), "gzip"), (zlib.compress(FIVE), "deflate")):
+        with serve(compressed(data, encoding)) as server:
+            (reply,) = ask(server, requests(1))
+        assert isinstance(reply, JudgeReply)
+        assert reply.mean() == 5
+    bomb = gzip.compress(b"0" * 3_000_000)
+    for data, encoding, reason in (
+        (bomb, "gzip", "a reply of over 100,000 bytes"),
+        (FIVE, "br", "a reply with Content-Encoding br"),
+        (gzip.compress(FIVE)[:-9], "gzip", "a reply whose gzip data ends early, 2 attempts"),
+        (FIVE, "gzip", "a reply that is not gzip, which it states, 2 attempts"),
+    ):
+        limits = replace(FAST, max_reply_bytes=100_000, retries=1)
+        with serve(compressed(data, encoding)) as server:
+            assert ask(server, requests(1), limits) == [NoReply(reason)]
 
 
 def test_retry_after_is_honoured_by_all_requests() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stamm.align.data.data_files import evaluation_files
 from stamm.align.data.encoded import EncodedExamples
-from stamm.align.data.prepare_config import APERTUS_REFUSED, ColumnNames, PrepareConfig
+from stamm.align.data.prepare_config import APERTUS_REFUSED, DataSource, PrepareConfig, RowFields
 from stamm.align.data.prepare_job import run
 from stamm.base.config import override
 from stamm.base.console import NoProgress
@@ -364,15 +365,84 @@ def test_causes_and_unknown_keys_are_told_and_recorded(tmp_path: Path) -> None:
 
 def test_columns_have_the_names_that_are_configured(tmp_path: Path) -> None:
     rows = [{"question": "2+2?", "answer": "4", "prompt": 7, "from": "here"}]
-    names = ColumnNames(prompt="question", completion="answer", source="from")
-    (found,) = EncodedExamples.open(prepare(tmp_path / "a", rows, columns=names)).answers
+    names = RowFields(prompt="question", completion="answer", source="from")
+    (found,) = EncodedExamples.open(prepare(tmp_path / "a", rows, fields=names)).answers
     assert TOKENIZER.decode(found.ids[found.prompt_tokens :]) == "4<|assistant_end|>"
     assert found.source == "here"
-    with pytest.raises(DataError, match="no row has the column 'Question'") as wrong:
-        prepare(tmp_path / "b", rows, columns=ColumnNames(prompt="Question"))
-    assert wrong.value.where == "columns.prompt"
-    with pytest.raises(ConfigError, match="names two columns"):
-        ColumnNames(prompt="completion")
+    with pytest.raises(DataError, match="no row has the field 'Question'") as wrong:
+        prepare(tmp_path / "b", rows, fields=RowFields(prompt="Question"))
+    assert wrong.value.where == "prepare.fields.prompt"
+    with pytest.raises(ConfigError, match="names two fields"):
+        RowFields(prompt="question", completion="question")
+
+
+def test_a_configured_field_may_lie_inside_another_and_is_read_under_no_other_name(
+    tmp_path: Path,
+) -> None:
+    rows = [{"data": {"ask": {"en": "2+2?"}}, "answer": "4", "response": "5", "instruction": "no"}]
+    names = RowFields(prompt="data.ask.en", completion="answer")
+    (found,) = EncodedExamples.open(prepare(tmp_path, rows, fields=names)).answers
+    assert TOKENIZER.decode(found.ids[found.prompt_tokens :]) == "4<|assistant_end|>"
+    assert "2+2?" in TOKENIZER.decode(found.ids)
+
+
+def mixture(folder: Path, sizes: dict[str, int], **settings: Any) -> Path:
+    """Prepared data of sources with rows "a 0", "a 1", … and settings by name."""
+    sources = []
+    for name, size in sizes.items():
+        rows = [{"q": f"{name} {k}?", "response": f"{name} {k}"} for k in range(size)]
+        data = (write_rows(folder / f"{name}.jsonl", rows),)
+        fields = RowFields(prompt="q")
+        sources.append(DataSource(data=data, fields=fields, **settings.pop(name, {})))
+    return prepare(folder, [], data=(), mixture=tuple(sources), **settings)
+
+
+def test_a_mixture_has_the_shares_of_its_weights_evenly_spread(tmp_path: Path) -> None:
+    sizes = {"a": 10, "b": 40, "c": 30}
+    out = mixture(tmp_path, sizes, b={"weight": 2.0}, c={"weight": 0.5})
+    found = summary(out)
+    assert [(one.examples, one.kept, one.read) for one in found.mixture] == [
+        (10, 10, 10), (20, 20, 40), (5, 5, 30),
+    ]  # fmt: skip
+    assert found.dropped == {"not_in_mixture": 45}
+    examples = EncodedExamples.open(out).answers
+    assert [one.example for one in examples] == list(range(35))
+    texts = [TOKENIZER.decode(one.ids[one.prompt_tokens :]) for one in examples]
+    assert [text.partition("<")[0] for text in texts[10:]] == [
+        *(f"b {k}" for k in range(1, 40, 2)), *(f"c {k}" for k in range(5, 30, 6)),
+    ]  # fmt: skip
+
+
+def test_a_scarce_source_is_repeated_up_to_its_most_epochs(tmp_path: Path) -> None:
+    out = mixture(tmp_path, {"a": 10, "b": 20}, a={"most_epochs": 2.5, "weight": 2.0})
+    found = summary(out)
+    assert [(one.examples, one.kept, one.epochs) for one in found.mixture] == [
+        (25, 10, 2.5), (12, 12, 0.625),
+    ]  # fmt: skip
+    numbers = [one.example for one in EncodedExamples.open(out).answers]
+    assert numbers == list(range(37))
+    assert found.splits["train"].examples == 37
+
+
+def test_bad_rows_are_counted_by_source_and_impossible_weights_are_named(tmp_path: Path) -> None:
+    bad = write_rows(tmp_path / "bad.jsonl", [{"text": "?"}] * 3)
+    good = write_rows(tmp_path / "good.jsonl", [chat(f"{k}?", f"{k}") for k in range(40)])
+    sources = (DataSource(data=(good,), weight=9.0), DataSource(data=(bad,), weight=1.0))
+    with pytest.raises(
+        DataError, match=r"3 of 3 rows of .*bad\.jsonl \(100%\) cannot be used"
+    ) as told:
+        prepare(tmp_path, [], data=(), mixture=sources, max_bad_rows=0.2)
+    assert "prepare.fields.prompt=NAME" in told.value.fix
+    tiny = (DataSource(data=(good,), weight=1e-4), DataSource(data=(bad,)))
+    with pytest.raises(DataError, match="is less than one row of the mixture") as told:
+        prepare(tmp_path, [], data=(), mixture=tiny)
+    assert told.value.where == "mixture.0.weight"
+    with pytest.raises(DataError, match=r"good\.jsonl is in two sources"):
+        prepare(tmp_path, [], data=(), mixture=(sources[0], sources[0]))
+    with pytest.raises(ConfigError, match="is given, and data too"):
+        PrepareConfig(data=(good,), mixture=sources)
+    with pytest.raises(ConfigError, match=r"mixture\.0\.fields"):
+        PrepareConfig(mixture=sources, fields=RowFields(prompt="q"))
 
 
 def test_a_turn_without_weight_is_context_and_rows_that_differ_in_it_are_not_equal(

@@ -124,6 +124,43 @@ def test_an_evaluation_that_would_be_refused_is_refused_before_training(
         recipe.steps(tmp_path)  # type: ignore[union-attr, call-arg]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "words", "own", "imported"),
+    [
+        ("align.sft", (), 1e-4, 5e-6),
+        ("align.dpo", (), 1e-4, 5e-7),
+        ("align.reward", (), 1e-4, 5e-6),
+        ("align.sft", ("train.lora=Lora",), 1e-3, 5e-5),
+        ("align.kto", ("train.lora=Lora",), 1e-3, 5e-6),
+        ("align.sft", ("train.schedule.peak=3e-5", "train.lora=Lora"), 3e-5, 3e-5),
+        ("align.dpo", ("train.schedule=Cosine", "train.schedule.peak=1e-4"), 1e-4, 1e-4),
+    ],
+)
+def test_the_default_rate_follows_from_the_start_model(
+    model: str, tmp_path: Path, recipe: str, words: tuple[str, ...], own: float, imported: float
+) -> None:
+    copied = tmp_path / "imported"
+    shutil.copytree(model, copied)
+    (copied / "import.json").write_text("{}")  # beside the tokenizer, as an import leaves it
+    for run, rate in ((model, own), (str(copied), imported)):
+        steps = build(recipe, f"run={run}", f"data={CHATS}", *words).steps(tmp_path)  # type: ignore[union-attr, call-arg]
+        (config,) = [step.config for step in steps if step.job == "finetune"]
+        assert config.schedule.peak == pytest.approx(rate)
+        assert bool(config.rate_from) != ("train.schedule.peak" in " ".join(words))
+
+
+def test_a_mixture_takes_the_place_of_data(model: str, tmp_path: Path) -> None:
+    words = [f"mixture.0.data={CHATS}", "mixture.0.weight=3", "mixture.0.fields.prompt=ask"]
+    for recipe in ("align.sft", "align.dpo", "align.reward"):
+        steps = build(recipe, f"run={model}", *words).steps(tmp_path)  # type: ignore[union-attr, call-arg]
+        (prepare,) = [step for step in steps if step.job == "prepare"]
+        (source,) = prepare.config.mixture
+        assert (source.weight, source.fields.prompt) == (3.0, "ask")
+        assert list(prepare.external) == [CHATS]
+        with pytest.raises(ConfigError, match="and data too: choose one"):
+            build(recipe, f"run={model}", f"data={CHATS}", *words).steps(tmp_path)  # type: ignore[union-attr, call-arg]
+
+
 def test_simpo_computes_no_reference(model: str, tmp_path: Path) -> None:
     recipe = build("align.simpo", f"run={model}", f"data={CHATS}")
     assert "reference" not in [step.job for step in recipe.steps(tmp_path)]  # type: ignore[union-attr, call-arg]

@@ -61,7 +61,7 @@ CORPUS = ("plant", "screen", "decide", "settle")
 # Its fields are the content of a file, which is written whole.
 WRITTEN = "PlanConfig"
 # Not read where the run itself wrote the rows, and refused there as settings.
-OF_FOREIGN_ROWS = {"PrepareConfig": {"columns", "max_bad_rows"}, "ScoreConfig": {"bad_rows"}}
+OF_FOREIGN_ROWS = {"PrepareConfig": {"fields", "max_bad_rows"}, "ScoreConfig": {"bad_rows"}}
 
 
 class Unread:
@@ -85,9 +85,9 @@ class Unread:
         return work
 
     def surprising(self) -> dict[str, set[str]]:
-        """Those that no entry of `UNUSED` explains; columns are read by name, all at once."""
+        """Those that no entry of `UNUSED` explains; names of fields are read, all at once."""
         left = {name: found - UNUSED.get(name, set()) for name, found in self.found.items()}
-        named = {n: {f for f in fs if not f.startswith("columns.")} for n, fs in left.items()}
+        named = {n: {f for f in fs if not f.startswith("fields.")} for n, fs in left.items()}
         return {name: fields for name, fields in named.items() if fields and name != WRITTEN}
 
 

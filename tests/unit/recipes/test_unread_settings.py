@@ -44,7 +44,7 @@ def check(root: Path, recipe: str, *overrides: str) -> None:
         ("align.dpo", OFFLINE, "sampling.temperature=0.5"),
         ("align.dpo", OFFLINE, "select.candidates=3"),
         ("align.dpo", SAMPLED, "prepare.max_bad_rows=0.1"),
-        ("align.dpo", SAMPLED, "prepare.columns.prompt=question"),
+        ("align.dpo", SAMPLED, "prepare.fields.prompt=question"),
         ("align.dpo", OFFLINE, "prepare.kind=chat"),
         ("align.dpo", OFFLINE, "test_n=4"),
         ("align.dpo", OFFLINE, "gold=Stopped"),
@@ -56,7 +56,7 @@ def check(root: Path, recipe: str, *overrides: str) -> None:
         ("align.grpo", GRPO, "gold=Stopped"),
         ("align.grpo", GRPO, "answers.draws=500"),
         ("align.reward", OFFLINE, "prepare.kind=chat"),
-        ("align.sft", OFFLINE, "prepare.seed=5"),
+        ("align.sft", (*OFFLINE, "prepare.held_out=0"), "prepare.seed=5"),
         ("align.sft", OFFLINE, "train.schedule.warmup_from=0.5"),
         ("align.sft", (*OFFLINE, "train.sequences=8"), "train.epochs=2"),
         (

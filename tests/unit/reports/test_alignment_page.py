@@ -20,7 +20,7 @@ from stamm.reports.config import ReportConfig
 from stamm.reports.job import verdict, write_report
 from stamm.reports.page import page_of
 from stamm.reports.run_data import collect
-from stamm.runs.schemas.alignment import AlignmentFile
+from stamm.runs.schemas.alignment import AlignmentFile, SampleAnswersFile
 from tests.unit.aligned_run import BETA, PROMPTS, result, world, write, write_aligned_run
 
 
@@ -231,8 +231,26 @@ def test_held_out_rows_of_fine_tuning_are_beside_its_loss(tmp_path: Path) -> Non
     first = {"step": 0, "evaluate/held_out_rows/loss_nats": 2.75}
     lines[-1]["evaluate/held_out_rows/loss_nats"] = 1.5
     file.write_text("".join(json.dumps(line) + "\n" for line in (first, before, *lines)))
-    text = verdict(root).text()
-    assert "On held-out rows: loss 2.750 → 1.500." in text
+    asked = {"file": "rows.jsonl", "row": 3, "held_out": True, "question": "<b>2+2?\x1b[0m"}
+    record = {
+        "start_sha256": "0" * 64,
+        "model_sha256": "1" * 64,
+        "max_new_tokens": 64,
+        "answers": [{**asked, "before": "<script>", "after": "4\n" * 500}],
+    }
+    (root / "arms" / "sft" / "sample_answers").mkdir()
+    path = root / "arms" / "sft" / "sample_answers" / "sample_answers.json"
+    write_record(path, SampleAnswersFile, record)
+    lines = verdict(root).text().splitlines()
+    (table,) = [k for k, line in enumerate(lines) if line.startswith("on held-out rows")]
+    assert lines[table + 1].split() == ["sft:", "loss", "2.750", "1.500"]
+    assert lines[table + 3].startswith("sft, held out: <b>2+2?")
+    assert lines[table + 4] == "  before: <script>"
+    assert max(map(len, lines[table + 3 :])) <= 200 and "\x1b" not in "".join(lines)
+    page = Page(write_report(root, tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert page.problems == []
+    for words in ("On held-out rows, before and after", "rows.jsonl, row 3, held out", "<script>"):
+        assert words in page.text, words
 
 
 def test_the_folder_of_one_aligned_arm(root: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from stamm.align.data.prepare_config import PrepareConfig
+from stamm.align.data.prepare_config import DataSource, PrepareConfig
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.inputs import expand, locate
@@ -60,6 +60,26 @@ def locate_data(names: Sequence[str], where: str = "data") -> dict[str, Path]:
             raise DataError(f"{twice[0]} is named twice", where=where, fix="Name it once")
         found.update(more)
     return found
+
+
+def locate_sources(config: PrepareConfig) -> list[tuple[DataSource, dict[str, Path]]]:
+    """The sources of a configuration with their files, by name; `data` is one source.
+
+    Raises   as `locate_data`
+    """
+    if not config.mixture:
+        files = locate_data(config.data)
+        return [(DataSource(data=config.data, fields=config.fields), files)]
+    sources = [
+        (source, locate_data(source.data, f"mixture.{number}.data"))
+        for number, source in enumerate(config.mixture)
+    ]
+    names = [name for _, files in sources for name in files]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(
+            f"{twice[0]} is in two sources", where="mixture", fix="Name it once, with its weight"
+        )
+    return sources
 
 
 def evaluation_files(config: PrepareConfig) -> dict[str, Path]:

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stamm.align.data.examples import Example, Kind, RowOrigin, read_example
+from stamm.align.data.examples import Example, Kind, RowOrigin, read_example, renamed
 from stamm.base.errors import DataError
 from stamm.base.json_text import once_each, parse_json
 from stamm.base.receipts import check_file
@@ -66,38 +66,26 @@ def read_rows(
     name: str = "",
     *,
     kind: Kind = "auto",
-    columns: Mapping[str, str] | None = None,
+    fields: Mapping[str, str] | None = None,
     empty_answers: bool = False,
 ) -> Iterator[tuple[Mapping[str, Any], Example | BadRow]]:
     """The rows of a file with their examples; a row that cannot be read has a BadRow instead.
 
     name                  of the file in origins; empty: the last part of its path
     kind, empty_answers   as `examples.read_example`
-    columns               name in the file by column, where it is another one
+    fields                name in the file by field, where it is configured; it may be a path
 
     Edge     a row that is not an object is {}
     Raises   DataError when the file is missing or its format is not known.
     """
-    bounds = ReadLimits() if limits is None else limits
     file = name or path.name
-    if path.name.endswith(".parquet"):
-        rows = _parquet(path, file)
-    elif path.name.endswith(".json") and _begins_array(path, bounds):
-        rows = _array(path, file, bounds)
-    elif path.name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst", ".json")):
-        rows = _jsonl(path, file, bounds)
-    else:
-        raise DataError(
-            f"{path} has an unknown format",
-            fix="Use .jsonl, .jsonl.gz, .jsonl.zst, .json or .parquet",
-        )
-    for number, row in rows:
+    for number, row in _read(path, ReadLimits() if limits is None else limits, file):
         if isinstance(row, BadRow):
             yield {}, row
             continue
         try:
-            if columns and isinstance(row, Mapping):
-                row = _renamed(row, columns)
+            if fields and isinstance(row, Mapping):
+                row = renamed(row, fields)
             origin = RowOrigin(file=file, row=number)
             example = read_example(row, origin, kind=kind, empty_answers=empty_answers)
         except DataError as error:
@@ -108,10 +96,23 @@ def read_rows(
             yield row, example
 
 
-def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    taken = {*columns, *columns.values()}
-    rest = {name: value for name, value in row.items() if name not in taken}
-    return rest | {name: row[given] for name, given in columns.items() if given in row}
+def count_rows(path: Path, limits: ReadLimits) -> int:
+    """The number of rows that `read_rows` gives of a file."""
+    return sum(1 for _ in _read(path, limits, path.name))
+
+
+def _read(path: Path, bounds: ReadLimits, file: str) -> Iterator[tuple[int, Any]]:
+    """The rows of a file with their numbers, from 1."""
+    if path.name.endswith(".parquet"):
+        return _parquet(path, file)
+    if path.name.endswith(".json") and _begins_array(path, bounds):
+        return _array(path, file, bounds)
+    if path.name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst", ".json")):
+        return _jsonl(path, file, bounds)
+    raise DataError(
+        f"{path} has an unknown format",
+        fix="Use .jsonl, .jsonl.gz, .jsonl.zst, .json or .parquet",
+    )
 
 
 def _jsonl(path: Path, file: str, limits: ReadLimits) -> Iterator[tuple[int, Any]]:

@@ -24,7 +24,7 @@ from stamm.base.schema import read_record
 from stamm.corpus.tables import RowGroups, TableWriter, require_columns
 from stamm.runs.schemas.prepared_data import PreparedSplit, PreparedSummary
 
-SUMMARY = "summary.json"
+SUMMARY, PROMPTS = "summary.json", "prompts.json"
 TRAIN, HELD_OUT = "train", "held_out"
 FILES = {TRAIN: "examples.parquet", HELD_OUT: "held_out.parquet"}
 CHAT, CHOSEN, REJECTED, RATED = "chat", "chosen", "rejected", "rated"

@@ -135,6 +135,15 @@ ALIASES = {
 }
 """Other names of columns. A row may have one of them; two are refused unless they are equal."""
 
+_OTHER_NAMES = ALIASES | {
+    "prompt": ("instruction", "input", "context", "history"),
+    "completion": (*ALIASES["completion"], "output"),
+    "chosen_reward": CHOSEN_REWARD,
+    "rejected_reward": REJECTED_REWARD,
+}
+"""Names that are not read where the field is configured."""
+NO_COLUMNS = "no known combination of columns"
+NO_PROMPT = "chosen and rejected begin with no common prompt"
 _ONE = "Leave one of them out"
 _NOTHING: tuple[object, ...] = ("", [], {})
 _NOT_TEXT = RefusedKey(meaning="is not text", neutral=_NOTHING)
@@ -284,6 +293,27 @@ def read_example(
     return PromptExample(origin, _prompt(_messages(columns, "prompt", "user"), columns))
 
 
+def renamed(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    """The row with the configured fields under their own names, and without their other names.
+
+    fields   name in the file by field; a path of names leads inside objects
+    """
+    values = {field: value_at(row, path) for field, path in fields.items()}
+    taken = {name for path in fields.values() for name in (path, path.partition(".")[0])}
+    taken |= {name for field in fields for name in (field, *_OTHER_NAMES.get(field, ()))}
+    rest = {name: value for name, value in row.items() if name not in taken}
+    return rest | {field: value for field, value in values.items() if value is not None}
+
+
+def value_at(row: Mapping[str, Any], path: str) -> Any:
+    """The value of a field by its name or its path, None without one."""
+    if path in row:
+        return row[path]
+    first, _, rest = path.partition(".")
+    inner = row.get(first)
+    return value_at(inner, rest) if rest and isinstance(inner, Mapping) else None
+
+
 def unknown_keys(row: Mapping[str, Any]) -> Iterator[str]:
     """Columns of a row, keys of its messages and of its tools that are not read: "score", "messages: mood"."""
     yield from ROW_KEYS.unknown(row)
@@ -397,7 +427,7 @@ def _kind(columns: Mapping[str, Any], wanted: Kind) -> type[Example]:
     if not possible:
         shown = ", ".join(sorted(names)[:8])
         raise DataError(
-            f"no known combination of columns: {shown}",
+            f"{NO_COLUMNS}: {shown}",
             fix="Use messages; prompt and completion; or chosen and rejected",
         )
     return next((kind for kind in possible if KIND_OF.get(kind) == wanted), possible[0])
@@ -473,9 +503,7 @@ def _pair(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> PreferenceP
     while shared and _role(chosen[shared - 1]) not in _ASKING:
         shared -= 1
     if not shared:
-        raise DataError(
-            "chosen and rejected begin with no common prompt", fix="Add the column prompt"
-        )
+        raise DataError(NO_PROMPT, fix="Add the column prompt")
     start, better = _split(chosen, shared, row, "chosen", empty)
     _, worse = _split(rejected, shared, row, "rejected", empty)
     if better == worse:
@@ -618,7 +646,7 @@ def _read(messages: list[Any], row: Mapping[str, Any], empty: bool = False) -> C
     asked = [turn.text for turn in conversation.turns if isinstance(turn, UserTurn)]
     if asked and not "".join([conversation.system or "", *asked]).strip():
         raise DataError(
-            "the prompt is empty", fix="Check the names of the columns (prepare.columns)"
+            "the prompt is empty", fix="Check the names of the columns (prepare.fields)"
         )
     if stated is None and _reasoned(*answers):
         conversation = replace(conversation, deliberation=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from stamm.base.config import nearest, validate
 from stamm.corpus.contamination.config import ContaminationConfig
@@ -21,38 +21,63 @@ Source   swiss-ai/posttraining-data, licence filter; Apertus technical report, a
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnNames:
-    """Names of the columns of alignment data; docs/alignment.md has what each holds.
+class RowFields:
+    """Names of the fields of alignment data; docs/alignment.md has what each holds.
 
-    A column with its name changed here is read under no other name.
+    "" detects the name among those of public data. A path such as "data.prompt" leads inside. A field
+    that is named here is read under no other name; one that no row has is an error.
     """
 
-    messages: str = "messages"
-    prompt: str = "prompt"
-    completion: str = "completion"
-    chosen: str = "chosen"
-    rejected: str = "rejected"
-    label: str = "label"
-    reward: str = "reward"
-    system: str = "system"
-    tools: str = "tools"
-    id: str = "id"
-    source: str = "source"
-    licence: str = "licence"
+    messages: str = ""
+    prompt: str = ""
+    completion: str = ""
+    chosen: str = ""
+    rejected: str = ""
+    label: str = ""
+    reward: str = ""
+    chosen_reward: str = ""
+    rejected_reward: str = ""
+    system: str = ""
+    tools: str = ""
+    id: str = ""
+    source: str = ""
+    licence: str = ""
 
     def __post_init__(self) -> None:
-        names = list(vars(self).values())
+        named = self.named()
+        given = list(named.values())
         validate(
             self,
-            *(
-                (column, bool(name) and names.count(name) == 1, "is empty, or names two columns")
-                for column, name in vars(self).items()
-            ),
+            *((field, given.count(name) == 1, "names two fields") for field, name in named.items()),
         )
 
-    def renamed(self) -> dict[str, str]:
-        """Configured name by column, of those that are changed."""
-        return {name: given for name, given in vars(self).items() if given != name}
+    def named(self) -> dict[str, str]:
+        """Configured name by field, of those that have one."""
+        return {field: name for field, name in vars(self).items() if name}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """One source of a mixture.
+
+    data          as `PrepareConfig.data`
+    weight        its share of the rows is this of the sum of all weights
+    most_epochs   its rows are read at most so many times
+    fields        as `PrepareSettings.fields`
+    """
+
+    data: tuple[str, ...] = ()
+    weight: float = 1.0
+    most_epochs: float = 1.0
+    fields: RowFields = field(default_factory=RowFields)
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("data", bool(self.data), "is empty"),
+            ("weight", 0 < self.weight <= 1e9, "must lie in (0, 1e9]"),
+            ("most_epochs", 0 < self.most_epochs <= 1000, "must lie in (0, 1000]"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +86,7 @@ class PrepareSettings:
 
     kind              kind of every row; "auto": that of the first readable row. A row of another
                       kind is a bad row
-    columns           names of the columns, where data has others
+    fields            names of the fields of the rows; "": detected
     min_examples      fewest examples to train on
     refused_licences  families (share-alike, copyleft, noncommercial, no-derivatives, reserved, ...)
                       and SPDX identifiers whose rows are dropped; "unknown": rows with no licence, or
@@ -76,8 +101,10 @@ class PrepareSettings:
     seed              decides which prompts are held out
     """
 
+    FORMER_KEYS: ClassVar = {"columns": "fields"}  # of version 0.1
+
     kind: Literal["auto", "chat", "preference", "rated"] = "auto"
-    columns: ColumnNames = field(default_factory=ColumnNames)
+    fields: RowFields = field(default_factory=RowFields)
     min_examples: int = 1
     refused_licences: tuple[str, ...] = ()
     without_source: Literal["accept", "refuse"] = "accept"
@@ -117,6 +144,9 @@ class PrepareConfig(PrepareSettings):
 
     data              files, folders, patterns, or "package:align_chats.jsonl.zst"; rows keep their
                       order
+    mixture           sources with weights, in place of data; every row of the source that is the
+                      scarcest for its weight is read most_epochs times, and of the others as many
+                      as the weights allow, evenly spread over its files
     needs             what a row needs for the loss. "rewards": of an answer, or of
                       both of a pair; "ref_rewards": these too; "own_ref_rewards": and the answer's own
                       reward is one of them; "labels": a pair, or an answer with a reward. A row without
@@ -126,6 +156,7 @@ class PrepareConfig(PrepareSettings):
     """
 
     data: tuple[str, ...] = ()
+    mixture: tuple[DataSource, ...] = ()
     needs: Literal["nothing", "labels", "rewards", "ref_rewards", "own_ref_rewards"] = "nothing"
     min_references: int = 1
     context: int = 4096
@@ -136,6 +167,12 @@ class PrepareConfig(PrepareSettings):
             self,
             ("context", self.context >= 2, "must be at least 2"),
             ("min_references", self.min_references >= 1, "must be at least 1"),
+            ("mixture", not (self.mixture and self.data), "is given, and data too: choose one"),
+            (
+                "fields",
+                not self.mixture or self.fields == RowFields(),
+                "is of data=: a source of a mixture has its own, such as mixture.0.fields.prompt",
+            ),
         )
 
     @classmethod
@@ -146,7 +183,8 @@ class PrepareConfig(PrepareSettings):
 
 OWN_ROWS: Mapping[str, Any] = {
     "data": (),
-    "columns": ColumnNames(),
+    "mixture": (),
+    "fields": RowFields(),
     "max_bad_rows": PrepareSettings.max_bad_rows,
 }
 """In place of settings that are not read where an earlier step wrote the rows."""

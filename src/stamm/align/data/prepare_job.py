@@ -4,7 +4,8 @@ Reads    tokenizer (a folder), and the files of the configuration; or, where it 
          (a file that an earlier step wrote)
 Leaves   examples.parquet, held_out.parquet (`encoded.ENCODED_SCHEMA`), alignment_ledger-00000.parquet
          (the columns of the corpus ledger, a row for each row read), bad_rows.jsonl (every row that
-         is not kept: file, row, id, reason, detail), summary.json (`runs.schemas.prepared_data`)
+         is not kept: file, row, id, reason, detail), prompts.json, summary.json
+         (`runs.schemas.prepared_data`)
 
 Rows are streamed; memory grows by some 100 bytes a row, for the detection of duplicates.
 
@@ -20,18 +21,20 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-from stamm.align.data.data_files import evaluation_files, locate_data
-from stamm.align.data.dataset_reader import BadRow, read_rows
+from stamm.align.data.data_files import evaluation_files, locate_sources
+from stamm.align.data.dataset_reader import BadRow, count_rows, read_rows
 from stamm.align.data.encoded import (
     CHOSEN,
     FILES,
     HELD_OUT,
+    PROMPTS,
     REJECTED,
     SUMMARY,
     TRAIN,
@@ -39,6 +42,8 @@ from stamm.align.data.encoded import (
     SplitWriter,
 )
 from stamm.align.data.examples import (
+    NO_COLUMNS,
+    NO_PROMPT,
     Example,
     PreferencePair,
     RatedAnswer,
@@ -46,7 +51,7 @@ from stamm.align.data.examples import (
     unknown_keys,
 )
 from stamm.align.data.licence_policy import normalized_licence, refused_by
-from stamm.align.data.prepare_config import UNKNOWN, PrepareConfig
+from stamm.align.data.prepare_config import UNKNOWN, DataSource, PrepareConfig
 from stamm.align.data.row_encoder import (
     BAD_ROW,
     DEFECTS,
@@ -54,6 +59,7 @@ from stamm.align.data.row_encoder import (
     encode_row,
     first_question,
     kind_of,
+    last_question,
     sampled_ids,
     texts_of,
 )
@@ -74,6 +80,9 @@ from stamm.runs.job import Workspace
 from stamm.runs.schemas.prepared_data import (
     PreparedDecontamination,
     PreparedFile,
+    PreparedPrompt,
+    PreparedPrompts,
+    PreparedShare,
     PreparedSource,
     PreparedSummary,
 )
@@ -82,8 +91,43 @@ BAD_ROWS = "bad_rows.jsonl"
 _OTHERS = "(others)"
 _MOST_SOURCES = 1000
 _ADVANCE_ROWS = 1000
+_MOST_PROMPTS, _LONGEST_QUESTION = 8, 4000
 _MOST_CAUSES, _SHOWN_CAUSES, _LONGEST_CAUSE = 20, 3, 300
 _NUMBERS = re.compile(r"\d+")
+NOT_IN_MIXTURE = "not_in_mixture"
+
+
+@dataclass(kw_only=True)
+class _Source:
+    """A source and what is read of it.
+
+    epochs   times that its rows are read: 1.5 is every row, and every other one again
+    """
+
+    config: DataSource
+    files: Mapping[str, Path]
+    rows: int = 0
+    epochs: Fraction = Fraction(1)
+    bad: int = 0
+    left_out: int = 0
+    kept: int = 0
+    examples: int = 0
+    answers: int = 0
+    supervised_tokens: int = 0
+
+    @property
+    def name(self) -> str:
+        return ", ".join(self.config.data)
+
+    def times(self, place: int) -> int:
+        """How often the row at `place`, from 0, is read: all rows together `epochs` times, evenly."""
+        return int((place + 1) * self.epochs) - int(place * self.epochs)
+
+    def add(self, written: Sequence[EncodedAnswer], times: int) -> None:
+        self.kept += 1
+        self.examples += times
+        self.answers += times * len(written)
+        self.supervised_tokens += times * sum(sum(answer.supervised) for answer in written)
 
 
 @dataclass
@@ -91,8 +135,9 @@ class _Counts:
     """Counts of a run.
 
     sources   by (source, licence): kept, dropped, supervised tokens
+    prompts   by split and question
     causes    by the detail of a row that cannot be used, numbers left out: the first such detail, rows
-    renamed   columns with a configured name that occurred
+    named     configured fields that occurred, by number of the source
     disordered  pairs whose chosen answer has the lower reward, and those with equal rewards
     """
 
@@ -104,9 +149,22 @@ class _Counts:
     sources: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     first_drop: str = ""
     causes: dict[str, tuple[str, int]] = field(default_factory=dict)
-    renamed: set[str] = field(default_factory=set)
+    named: set[tuple[int, str]] = field(default_factory=set)
     disordered: Counter[str] = field(default_factory=Counter)
     unknown: UnknownKeys = field(default_factory=UnknownKeys)
+    prompts: dict[tuple[str, str], PreparedPrompt] = field(default_factory=dict)
+
+    def add_prompt(self, row: LedgerRow, question: str, answer: EncodedAnswer) -> None:
+        question = question[:_LONGEST_QUESTION]
+        if sum(split == row.split for split, _ in self.prompts) < _MOST_PROMPTS:
+            prompt = PreparedPrompt(
+                split=row.split,
+                file=row.input_file,
+                row=row.input_position,
+                question=question,
+                ids=tuple(answer.ids[: answer.prompt_tokens]),
+            )
+            self.prompts.setdefault((row.split, question), prompt)
 
     @property
     def bad(self) -> int:
@@ -264,7 +322,8 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
     """
     folder = workspace.folder
     remove_leftovers(folder)
-    files = _files(config, workspace)
+    own = "rows" in workspace.inputs and not (config.data or config.mixture)
+    sources = _sources(config, workspace, own)
     tokenizer = workspace.inputs["tokenizer"]
     chat = load_chat_format(tokenizer)
     index = None
@@ -288,31 +347,45 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
         bad = stack.enter_context(
             stack.enter_context(atomic(folder / BAD_ROWS)).open("w", encoding="utf-8")
         )
+        files = [
+            (number, name, path)
+            for number, source in enumerate(sources)
+            for name, path in source.files.items()
+        ]
         workspace.progress.begin("prepare", len(files), "files")
-        own = "rows" in workspace.inputs and not config.data
-        renamed = {} if own else config.columns.renamed()
         labels = config.kind == "auto" and config.needs == "labels"
-        for done, (name, path) in enumerate(files.items()):
-            before = (counts.read, counts.kept)
+        for done, (number, name, path) in enumerate(files):
+            source, before = sources[number], (counts.read, counts.kept)
+            fields = source.config.fields.named()
             rows = read_rows(
                 path,
                 config.limits,
                 name,
                 kind="rated" if labels else config.kind,
-                columns=renamed,
+                fields=fields,
                 empty_answers=own,
             )
             for plain, example in rows:
+                times = source.times(source.rows)
+                source.rows += 1
                 if not own:
                     counts.unknown.add(unknown_keys(plain))
-                    counts.renamed.update(plain.keys() & renamed.keys())
-                row, answers = _decided(config, filter_, counts.kept, plain, example, own=own)
+                    counts.named.update((number, field) for field in plain.keys() & fields.keys())
+                first = sum(writer.examples for writer in splits.values())
+                row, answers = _decided(config, filter_, first, times, plain, example, own=own)
                 counts.add(row, answers)
                 ledger.add(row.plain())
-                if answers:
+                source.bad += row.reason in DEFECTS
+                source.left_out += row.reason == NOT_IN_MIXTURE
+                if answers and not isinstance(example, BadRow):
                     if row.split == TRAIN:
                         filter_.add_rewards(answers)
-                    splits[row.split].add(answers, name, row.input_position)
+                    counts.add_prompt(row, last_question(example), answers[-1])
+                    repeats = times if row.split == TRAIN else 1
+                    source.add(answers, repeats)
+                    for again in range(repeats):
+                        numbered = [replace(one, example=first + again) for one in answers]
+                        splits[row.split].add(numbered, name, row.input_position)
                 else:
                     _write_bad(bad, row)
                 if counts.read % _ADVANCE_ROWS == 0:
@@ -325,15 +398,43 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
                     kept=counts.kept - before[1],
                 )
             )
-    _finish(config, workspace, filter_, counts, listed, splits, index, chat, tokenizer)
+    _finish(config, workspace, filter_, counts, sources, listed, splits, index, chat, tokenizer)
 
 
-def _files(config: PrepareConfig, workspace: Workspace) -> dict[str, Path]:
-    """The files to read, by their name in the ledger, in order."""
-    rows = workspace.inputs.get("rows")
-    if rows is None or config.data:
-        return locate_data(config.data)
-    return {f"{rows.parent.name}/{rows.name}": rows}
+def _sources(config: PrepareConfig, workspace: Workspace, own: bool) -> list[_Source]:
+    """The sources to read, with files by their name in the ledger, and how often each is read.
+
+    Raises   DataError for a source of a mixture without rows, or with too small a weight for one row
+    """
+    if own:
+        rows = workspace.inputs["rows"]
+        return [
+            _Source(
+                config=DataSource(data=("rows",)), files={f"{rows.parent.name}/{rows.name}": rows}
+            )
+        ]
+    sources = [_Source(config=of, files=files) for of, files in locate_sources(config)]
+    if not config.mixture:
+        return sources
+    counts = [
+        sum(count_rows(path, config.limits) for path in source.files.values()) for source in sources
+    ]
+    for number, (source, count) in enumerate(zip(sources, counts, strict=True)):
+        if not count:
+            raise DataError(f"{source.name} has no rows", where=f"mixture.{number}.data")
+    rows_by_weight = min(
+        Fraction(source.config.most_epochs) * count / Fraction(source.config.weight)
+        for source, count in zip(sources, counts, strict=True)
+    )
+    for number, (source, count) in enumerate(zip(sources, counts, strict=True)):
+        source.epochs = rows_by_weight * Fraction(source.config.weight) / count
+        if source.epochs * count < 1:
+            raise DataError(
+                f"the weight {source.config.weight:g} of {source.name} is less than one row of the mixture",
+                where=f"mixture.{number}.weight",
+                fix="Raise it, or most_epochs of the source that has the fewest rows for its weight",
+            )
+    return sources
 
 
 def _items(config: PrepareConfig) -> Iterator[Item]:
@@ -347,6 +448,7 @@ def _decided(
     config: PrepareConfig,
     filter_: _Filter,
     number: int,
+    times: int,
     plain: Mapping[str, Any],
     example: Example | BadRow,
     *,
@@ -354,12 +456,15 @@ def _decided(
 ) -> tuple[LedgerRow, list[EncodedAnswer]]:
     """The ledger's row and the answers; none when the row is dropped.
 
-    own   the row is from an earlier step of the run
+    times   how often the mixture has the row
+    own     the row is from an earlier step of the run
     """
     text = json.dumps(plain, sort_keys=True, ensure_ascii=False, default=str)
     data = text.encode("utf-8", "surrogatepass")
     row = _ledger_row(plain, example, data)
     try:
+        if not times:
+            raise RowDropError(NOT_IN_MIXTURE, "the weights leave the row out")
         if isinstance(example, BadRow):
             raise RowDropError(example.cause, example.reason)
         # Ids are read from files of this run alone: other text never becomes a control token.
@@ -427,6 +532,7 @@ def _finish(
     workspace: Workspace,
     filter_: _Filter,
     counts: _Counts,
+    sources: Sequence[_Source],
     files: Sequence[PreparedFile],
     writers: Mapping[str, SplitWriter],
     index: Index | None,
@@ -435,14 +541,19 @@ def _finish(
 ) -> None:
     dropped = dict(sorted(counts.dropped.items(), key=lambda each: (-each[1], each[0])))
     shown = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
-    own = "rows" in workspace.inputs and not config.data
+    own = "rows" in workspace.inputs and not (config.data or config.mixture)
     listed = sorted(counts.causes.values(), key=lambda cause: -cause[1])
+    unread = any(detail.startswith((NO_COLUMNS, NO_PROMPT)) for detail, _ in listed)
+    other_names = "; columns of other names: prepare.fields.prompt=NAME" if unread else ""
     causes = "; ".join(f"{detail} ({count:,})" for detail, count in listed[:_SHOWN_CAUSES])
     if not counts.read:
-        raise DataError(f"{', '.join(map(str, _files(config, workspace).values()))} has no rows")
-    for column, name in ({} if own else config.columns.renamed()).items():
-        if column not in counts.renamed:
-            raise DataError(f"no row has the column {name!r}", where=f"columns.{column}")
+        paths = [str(path) for source in sources for path in source.files.values()]
+        raise DataError(f"{', '.join(paths)} has no rows")
+    for number, source in enumerate(sources):
+        for column, name in source.config.fields.named().items():
+            if (number, column) not in counts.named:
+                above = f"mixture.{number}" if config.mixture else "prepare"
+                raise DataError(f"no row has the field {name!r}", where=f"{above}.fields.{column}")
     held_out = writers[HELD_OUT].examples
     if held_out and not writers[TRAIN].examples:
         raise DataError(
@@ -454,14 +565,18 @@ def _finish(
         first = f"; the first one dropped is {counts.first_drop}" if counts.first_drop else ""
         raise DataError(
             f"no row is left to train on: {counts.read:,} read, dropped: {shown or 'none'}{first}",
-            fix=f"{workspace.folder / BAD_ROWS} names each row",
+            fix=f"{workspace.folder / BAD_ROWS} names each row{other_names}",
         )
-    if not own and counts.bad > config.max_bad_rows * counts.read:
-        raise DataError(
-            f"{counts.bad:,} of {counts.read:,} rows ({counts.bad / counts.read:.0%}) cannot be used, "
-            f"more than max_bad_rows = {config.max_bad_rows:g}: {causes}",
-            fix=f"Correct the rows that {workspace.folder / BAD_ROWS} names, or set max_bad_rows=1",
-        )
+    for source in sources if not own else ():
+        wanted = source.rows - source.left_out
+        if source.bad > config.max_bad_rows * wanted:
+            of = f" of {source.name}" if config.mixture else ""
+            raise DataError(
+                f"{source.bad:,} of {wanted:,} rows{of} ({source.bad / wanted:.0%}) cannot be used, "
+                f"more than max_bad_rows = {config.max_bad_rows:g}: {causes}",
+                fix=f"Correct the rows that {workspace.folder / BAD_ROWS} names{other_names}, or set "
+                "prepare.max_bad_rows=1",
+            )
     filter_.check_rewards()
     # KTO trains on both answers of a pair as examples of their own.
     train = writers[TRAIN]
@@ -479,6 +594,20 @@ def _finish(
             sets=index.coverage,
             contaminated=dict(sorted(filter_.contaminated.items())),
         )
+    weights = sum(source.weight for source in config.mixture)
+    mixture = tuple(
+        PreparedShare(
+            source=source.name,
+            share=source.config.weight / weights,
+            read=source.rows,
+            kept=source.kept,
+            epochs=round(float(source.epochs), 6),
+            examples=source.examples,
+            answers=source.answers,
+            supervised_tokens=source.supervised_tokens,
+        )
+        for source in (sources if config.mixture else ())
+    )
     summary = PreparedSummary(
         kind=filter_.kind,
         context=config.context,
@@ -505,14 +634,23 @@ def _finish(
             for (source, licence), (kept, left_out, tokens) in counts.sources.items()
         ),
         decontamination=decontamination,
+        mixture=mixture,
         unknown_keys=counts.unknown.counts(),
         causes=dict(listed[:_MOST_CAUSES]),
     )
     write_record(workspace.folder / SUMMARY, PreparedSummary, dataclasses.asdict(summary))
+    prompts = PreparedPrompts(prompts=tuple(counts.prompts.values()))
+    write_record(workspace.folder / PROMPTS, PreparedPrompts, dataclasses.asdict(prompts))
     if unknown := counts.unknown.sentence("rows of alignment data"):
         workspace.progress.log(unknown)
     if counts.bad:
         workspace.progress.log(f"Rows that cannot be used: {causes}. {BAD_ROWS} names each.")
+    mixed = sum(share.examples for share in mixture)
+    for share in mixture:
+        workspace.progress.log(
+            f"Mixture: {share.source}: {share.examples:,} examples, {share.examples / mixed:.1%} "
+            f"(weight {share.share:.1%}), of {share.read:,} rows read {share.epochs:.3g} times."
+        )
     if config.held_out and not own:
         told = f"Held out: {held_out:,} of {counts.kept:,} rows, by their first questions"
         few = "" if held_out else ". No loss on them: add rows, or raise prepare.held_out"

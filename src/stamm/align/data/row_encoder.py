@@ -120,6 +120,14 @@ def first_question(row: Example) -> str:
     return next((turn.text for turn in turns if isinstance(turn, UserTurn)), "")
 
 
+def last_question(row: Example) -> str:
+    """The last message of the user before the last answer, "" without one."""
+    turns = (row.conversation if isinstance(row, ChatExample) else row.prompt).turns
+    learned = [place for place, turn in enumerate(turns) if _is_learned(turn)]
+    before = turns[: learned[-1]] if isinstance(row, ChatExample) and learned else turns
+    return next((turn.text for turn in reversed(before) if isinstance(turn, UserTurn)), "")
+
+
 def _conversations(row: Example, chat: ChatFormat) -> Iterator[tuple[str, Conversation]]:
     if isinstance(row, ChatExample):
         whole = row.conversation

@@ -15,8 +15,10 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import ssl
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,7 +42,8 @@ from stamm.base.retry_after import retry_after_seconds
 
 _IN_A_ROW = 16
 _MAX_TOKENS = 4
-_SHOWN = 120
+_SHOWN = 300
+_ANY_ZLIB = zlib.MAX_WBITS + 32  # zlib recognises its own frame and gzip's by their heads
 _TRANSIENT = frozenset({408, 409, 425, 429})
 _FATAL = {
     401: ("refuses the API key", "Check the key in the variable of judge.connection.api_key_env"),
@@ -48,6 +51,13 @@ _FATAL = {
     404: ("has no such path or model", "Check judge.connection.base_url and judge.model"),
     402: ("demands payment", "Run the same command again when it is paid"),
 }
+_REFUSED_FIELDS = {
+    "temperature": "Set judge.temperature=none, which leaves it out",
+    "max_tokens": "Set judge.extra_body='{\"max_completion_tokens\": 2000}' in its place",
+    "logprobs": "Set judge.digits=sampled, which asks for none",
+}
+"""Fields of a request that some models do not take, and what to do."""
+_UNSUPPORTED = re.compile(r"unsupported|not support|not allowed", re.IGNORECASE)
 
 
 class _TransientError(Exception):
@@ -98,7 +108,7 @@ class EndpointModel:
             "digits": config.digits,
             "top_logprobs": config.top_logprobs if config.digits == "logprobs" else None,
             "extra_body": config.extra(),
-            "temperature": 0,
+            "temperature": _plain(config.temperature),
             "wording": WORDING,
         }
 
@@ -249,6 +259,10 @@ class EndpointModel:
             return RunError(f"{self._url} {what}: {reason}", fix=fix)
         if status in _TRANSIENT or status >= 500:
             return _TransientError(reason, pause)
+        if status in (400, 422) and not self._answered and _UNSUPPORTED.search(shown):
+            for field, fix in _REFUSED_FIELDS.items():
+                if field in shown:
+                    return RunError(f"{self._url} refuses {field}: {reason}", fix=fix)
         return _PermanentError(reason)
 
     async def _exchange(
@@ -275,7 +289,11 @@ class EndpointModel:
                 if len(body) > self._connection.max_reply_bytes:
                     limit = self._connection.max_reply_bytes
                     raise _PermanentError(f"a reply of over {limit:,} bytes")
-            data = bytes(body)
+            data = _decoded(
+                bytes(body),
+                fields.get(b"content-encoding", b""),
+                self._connection.max_reply_bytes,
+            )
             if self._key:  # some endpoints repeat it in messages
                 data = data.replace(self._key.encode(), b"***")
             pause = retry_after_seconds(fields.get(b"retry-after", b""), datetime.now(UTC))
@@ -289,13 +307,38 @@ class EndpointModel:
                 {"role": "system", "content": request.system},
                 {"role": "user", "content": request.user},
             ],
-            "temperature": 0,
         }
+        if self._config.temperature is not None:
+            body["temperature"] = _plain(self._config.temperature)
         if "max_completion_tokens" not in extra:
             body["max_tokens"] = _MAX_TOKENS
         if self._config.digits == "logprobs":
             body |= {"logprobs": True, "top_logprobs": self._config.top_logprobs}
         return body | extra
+
+
+def _plain(temperature: float | None) -> float | None:
+    """0 for 0.0: the identity of stored replies does not depend on how the number is written."""
+    return int(temperature) if temperature in (0, 1) else temperature
+
+
+def _decoded(body: bytes, encoding: bytes, most: int) -> bytes:
+    """The content of a body that a server has compressed, although it was asked not to."""
+    name = encoding.strip().lower().decode("ascii", "replace")
+    if name in ("", "identity"):
+        return body
+    if name not in ("gzip", "x-gzip", "deflate"):
+        raise _PermanentError(f"a reply with Content-Encoding {visible(name, 40)}")
+    decoder = zlib.decompressobj(_ANY_ZLIB)
+    try:
+        content = decoder.decompress(body, most + 1)
+    except zlib.error:
+        raise _TransientError(f"a reply that is not {name}, which it states") from None
+    if len(content) > most:
+        raise _PermanentError(f"a reply of over {most:,} bytes")
+    if not decoder.eof:
+        raise _TransientError(f"a reply whose {name} data ends early")
+    return content
 
 
 def _excerpt(body: bytes) -> str:

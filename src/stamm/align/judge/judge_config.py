@@ -92,6 +92,7 @@ class EndpointJudge:
     digits         "logprobs" reads the distribution over digit tokens from top_logprobs; "sampled"
                    takes the digit that the reply consists of, for endpoints without logprobs
     top_logprobs   alternatives asked for at each token
+    temperature    None: left out of the request, as models need that refuse it
     extra_body     more fields of the request as a JSON object, such as
                    {"chat_template_kwargs": {"enable_thinking": false}}
     recorded       a file of replies of an earlier run (requests.jsonl), used before the endpoint
@@ -101,6 +102,7 @@ class EndpointJudge:
     model: str = ""
     digits: Literal["logprobs", "sampled"] = "logprobs"
     top_logprobs: int = 20
+    temperature: float | None = 0.0
     extra_body: str = ""
     recorded: str = ""
     connection: Connection = field(default_factory=Connection)
@@ -109,6 +111,7 @@ class EndpointJudge:
         validate(
             self,
             ("top_logprobs", 2 <= self.top_logprobs <= 100, "must lie in [2, 100]"),
+            ("temperature", 0 <= (self.temperature or 0) <= 2, "must lie in [0, 2]"),
             ("extra_body", self._extra_is_valid(), "is not a JSON object of further fields"),
         )
 

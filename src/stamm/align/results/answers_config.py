@@ -9,6 +9,27 @@ from stamm.base.config import validate
 
 
 @dataclass(frozen=True, kw_only=True)
+class SampleAnswersConfig:
+    """Answers to a few prompts of the data before and after fine-tuning, by the most likely token.
+
+    number           of prompts, of held-out rows where there are any; at most 8
+    max_new_tokens   longest answer
+    device           "auto" uses a GPU where there is one
+    """
+
+    number: int = 2
+    max_new_tokens: int = 64
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("number", 1 <= self.number <= 8, "must lie in [1, 8]"),
+            ("max_new_tokens", self.max_new_tokens >= 1, "must be at least 1"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class AnswersConfig:
     """Comparison of an aligned model's answers with the start model's.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self
 
 from stamm.align.rewards.reward_config import Number, RewardConfig
 from stamm.align.training.loss_config import GRPO, PFO, SFT, BradleyTerry, Loss, Preference
@@ -15,6 +15,28 @@ from stamm.models.sampling_config import SamplingConfig
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchPlan, BatchStage, Schedule, WarmupStableDecay
 from stamm.pretrain.config import NEXT_TOKEN, DecoderTrainingConfig, TrainingConfig
+
+OWN_RATE, SFT_RATE, PREFERENCE_RATE, LORA_FACTOR = 1e-4, 5e-6, 5e-7, 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuneSchedule(WarmupStableDecay):
+    """A learning rate that falls linearly from its peak.
+
+    peak   0: by the start model. A model that was trained here: 1e-4. An imported one: 5e-6, and 5e-7
+           for preference losses, as in Apertus' post-training. With LoRA ten times as much
+
+    Source   Apertus technical report, arXiv 2509.14233, section 4; LoRA: Schulman et al. 2025, "LoRA
+             Without Regret"
+    """
+
+    peak: float = 0.0
+    decay_share: float = 1.0
+    law: Literal["1-sqrt", "linear", "cosine"] = "linear"
+
+    def __post_init__(self) -> None:
+        checked = self if self.peak else replace(self, peak=1.0)
+        WarmupStableDecay.__post_init__(checked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +56,7 @@ class FineTuneConfig(TrainingConfig):
             loss, and the weights of the lowest one are kept; None: no early stopping
 
     The other fields are those of `TrainingConfig`. Defaults follow Apertus: AdEMAMix, no weight decay,
-    a learning rate that falls linearly, one epoch.
+    a learning rate that falls linearly (`FineTuneSchedule` has its peak), one epoch.
 
     Source   Apertus technical report, arXiv 2509.14233, section 4
     """
@@ -43,9 +65,7 @@ class FineTuneConfig(TrainingConfig):
     optimizer: OptimizerConfig = field(
         default_factory=lambda: AdEMAMix(beta2=0.999, beta3=0.999, alpha=8.0, weight_decay=0.0)
     )
-    schedule: Schedule = field(
-        default_factory=lambda: WarmupStableDecay(peak=1e-4, decay_share=1.0, law="linear")
-    )
+    schedule: FineTuneSchedule | Schedule = field(default_factory=FineTuneSchedule)
     loss: Loss = field(default_factory=SFT)
     pfo: PFO | None = None
     lora: Lora | None = None
@@ -118,15 +138,30 @@ class FineTuneJobConfig(FineTuneConfig):
     context   tokens of a sequence
     chosen    "", or an entry of an input file with the settings that an earlier step chose
               (`align.training.chosen_settings`)
+    rate_from   what the peak of the learning rate follows from; "": it was set
     """
 
     context: int
     chosen: str = ""
+    rate_from: str = ""
 
     @classmethod
-    def of(cls, settings: FineTuneConfig, **more: Any) -> Self:
-        """These settings with more fields."""
-        return cls(**{f.name: getattr(settings, f.name) for f in fields(settings)}, **more)
+    def of(cls, settings: FineTuneConfig, *, imported: bool = False, **more: Any) -> Self:
+        """These settings with more fields, and the peak of the learning rate where none is set.
+
+        imported   whether the start model, or the one that it was tuned from, was trained elsewhere
+        """
+        values = {f.name: getattr(settings, f.name) for f in fields(settings)}
+        if not settings.schedule.peak:
+            preference = isinstance(settings.loss, Preference)
+            imported_rate = PREFERENCE_RATE if preference else SFT_RATE
+            peak = imported_rate if imported else OWN_RATE
+            basis = "an imported model" if imported else "a model that was trained here"
+            if settings.lora is not None:
+                peak, basis = LORA_FACTOR * peak, f"LoRA on {basis}"
+            values["schedule"] = replace(settings.schedule, peak=peak)
+            values["rate_from"] = f"{type(settings.loss).__name__} of {basis}"
+        return cls(**values, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +172,7 @@ class FineTuneRun(FineTuneConfig, DecoderTrainingConfig):
     def of(cls, config: FineTuneJobConfig, **more: Any) -> Self:
         """The run that a step describes, with more fields."""
         names = {f.name for f in fields(config)} & {f.name for f in fields(cls)}
+        names -= {"chosen", "rate_from"}
         return cls(**{**{name: getattr(config, name) for name in names}, **more})
 
     @property

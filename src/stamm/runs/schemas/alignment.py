@@ -20,6 +20,34 @@ class AnswerChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SampleAnswer:
+    """Answers of both models to the prompt of a row. Texts are untrusted.
+
+    held_out   whether the row was kept from training
+    question   the last message of the user
+    """
+
+    file: str
+    row: int
+    held_out: bool
+    question: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleAnswersFile:
+    """sample_answers.json: answers before and after fine-tuning, of the most likely tokens."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    start_sha256: str
+    model_sha256: str
+    max_new_tokens: int
+    answers: tuple[SampleAnswer, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class DistributionBin:
     """Shares of answers in one bin; low = high for a reward with few distinct values."""
 

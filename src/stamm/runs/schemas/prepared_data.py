@@ -45,6 +45,50 @@ class PreparedSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PreparedPrompt:
+    """A prompt of the data.
+
+    ids        of the prompt, up to where the assistant begins to write
+    question   the last message of the user, cut. Untrusted text
+    """
+
+    split: str
+    file: str
+    row: int
+    question: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedPrompts:
+    """prompts.json: prompts with different questions, at most 8 of each split, in the order of the rows."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    prompts: tuple[PreparedPrompt, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedShare:
+    """A source of a mixture.
+
+    share               asked for: its weight, divided by the sum of the weights
+    read, kept          rows; those that the weights leave out are among the dropped ones
+    epochs              times that its rows are read
+    examples, answers, supervised_tokens   of both splits, as often as they are read
+    """
+
+    source: str
+    share: float
+    read: int
+    kept: int
+    epochs: float
+    examples: int
+    answers: int
+    supervised_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class PreparedFile:
     """A file of the configuration, as it was read."""
 
@@ -80,6 +124,7 @@ class PreparedSummary:
     sources            at most 1,000 pairs of source and licence, in order of first occurrence;
                        "(others)" has the rest
     decontamination    None: not configured
+    mixture            its sources; empty: not configured
     unknown_keys       columns, and keys of messages ("messages: mood"), that were not used: rows by key
     causes             the most frequent details of dropped rows that cannot be used: rows by detail
     """
@@ -100,6 +145,7 @@ class PreparedSummary:
     refused_licences: tuple[str, ...] = ()
     sources: tuple[PreparedSource, ...] = ()
     decontamination: PreparedDecontamination | None = None
+    mixture: tuple[PreparedShare, ...] = ()
     unknown_keys: Mapping[str, int] = field(default_factory=dict)
     causes: Mapping[str, int] = field(default_factory=dict)
 
