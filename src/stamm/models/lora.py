@@ -26,14 +26,14 @@ _WEIGHT, _A, _B = ".weight", ".lora_A", ".lora_B"
 
 
 class LoraLinear(nn.Linear):
-    """W x + scale B A x without bias: `weight` W (M, N), `lora_A` (R, N), `lora_B` (M, R).
+    """W x + scale B A x (+ bias): `weight` W (M, N), `lora_A` (R, N), `lora_B` (M, R).
 
     Checked  tests/unit/models/test_lora.py
     """
 
     def __init__(self, linear: nn.Linear, lora: Lora) -> None:
         super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
-        self.weight = linear.weight
+        self.weight, self.bias = linear.weight, linear.bias
         device = linear.weight.device
         self.lora_A = nn.Parameter(torch.empty(lora.rank, linear.in_features, device=device))
         self.lora_B = nn.Parameter(torch.zeros(linear.out_features, lora.rank, device=device))
@@ -42,7 +42,7 @@ class LoraLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """The result, (..., M), from `x`, (..., N)."""
         low = F.linear(F.linear(x, self.lora_A), self.lora_B)
-        return F.linear(x, self.weight) + self.scale * low
+        return F.linear(x, self.weight, self.bias) + self.scale * low
 
 
 def add_adapters(decoder: Decoder, lora: Lora) -> None:

@@ -96,7 +96,7 @@ class SFTRecipe:
         prepare = PrepareConfig.of(self.prepare, data=self.data, context=context, kind="chat")
         training = offline_steps(self.train, "sft", start, prepare, ReferenceConfig())
         audits = audit_steps("sft", self.audit, start)
-        ends = _finish("sft", start, self.evaluate, self.export)
+        ends = _finish("sft", start, self)
         steps = [*start.steps, *training, *audits, *ends]
         return (*steps, report_step(self.report, steps))
 
@@ -196,7 +196,7 @@ class PreferenceRecipe:
         steps = [*start.steps]
         steps += self._sampled(start, context) if self.prompts else self._offline(start, context)
         audits = audit_steps(self.name, self.audit, start)
-        steps += [*audits, *_finish(self.name, start, self.evaluate, self.export)]
+        steps += [*audits, *_finish(self.name, start, self)]
         if self.test_prompts:
             steps += self._compared(start, audited=bool(audits))
         return (*steps, report_step(self.report, steps))
@@ -367,15 +367,14 @@ def on_answers(loss: Preference | BradleyTerry) -> FineTuneConfig:
     return FineTuneConfig(loss=loss, engine=EngineConfig(compile="off"))
 
 
-def _finish(
-    arm: str, start: StartModel, evaluate: EvaluateConfig | None, export: ExportConfig | None
-) -> list[Step]:
+def _finish(arm: str, start: StartModel, recipe: SFTRecipe | PreferenceRecipe) -> list[Step]:
     """Evaluation, where there is held-out text, and export of an arm."""
     steps = []
-    if evaluate is not None and start.pack:
-        steps.append(evaluate_step(arm, evaluate, start))
-    if export is not None:
-        steps.append(export_step(arm, export, start))
+    if recipe.evaluate is not None and start.pack:
+        steps.append(evaluate_step(arm, recipe.evaluate, start))
+    if recipe.export is not None:
+        own_rows = recipe.prepare.held_out > 0
+        steps.append(export_step(arm, recipe.export, start, own_rows=own_rows))
     return steps
 
 
