@@ -111,6 +111,12 @@ def load_hub(
     return decoder
 
 
+def hub_types(folder: Path) -> dict[str, torch.dtype]:
+    """bfloat16 for each parameter of the decoder in a folder that is stored so, by name."""
+    tensors = _stored_tensors(folder, load_hub_config(folder))
+    return {name: torch.bfloat16 for name, tensor in tensors.items() if tensor.dtype == "BF16"}
+
+
 def load_hub_config(folder: Path, compat: Literal["exact", "eps"] = "exact") -> DecoderConfig:
     """The configuration of the decoder that `load_hub` loads, by config.json alone."""
     stored, where = read_json(folder / CONFIG), str(folder / CONFIG)

@@ -207,7 +207,12 @@ WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
     "of Phi-3": ("phi3", {"sliding_window": 16}),
     "of some layers": (
         "qwen3",
-        {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1, "layer_types": ...},
+        {
+            "sliding_window": 16,
+            "use_sliding_window": True,
+            "max_window_layers": 1,
+            "layer_types": ...,
+        },
     ),
     "of layers by name": (
         "qwen2",
