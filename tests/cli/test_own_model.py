@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 
 import stamm
+from stamm.base.errors import RunError
 from stamm.base.files import read_json
 from stamm.cli.main import main
 from tests.unit.chat.imported_folders import TEMPLATES, imported_folder
@@ -36,6 +37,12 @@ def test_a_base_model_is_exported_with_a_gate_or_the_mark_that_it_has_none(
     with safe_open(ARM / "model" / "model.safetensors", framework="pt") as stored:
         kinds = {stored.get_slice(name).get_dtype() for name in stored.keys()}  # noqa: SIM118
     assert kinds == {"BF16"}
+    (ours, tokenizer), (theirs, _) = stamm.load("runs/base"), stamm.load("base")
+    tokens = torch.tensor([tokenizer.encode("Hello, mill!")])
+    with torch.no_grad():
+        assert torch.equal(ours(tokens), theirs(tokens))
+    with pytest.raises(RunError, match="which has no arms"):
+        stamm.load("base", "xielu")
     text = "The wind turns the mill. Hello! </s> <s> 12 + 30\n"
     Path("held.txt").write_text(text * 60)
     Path("held.jsonl").write_text(json.dumps({"text": text * 30, "language": "eng_Latn"}) + "\n")

@@ -1,7 +1,7 @@
 """Import a Hugging Face folder or a GGUF file, so that training starts from a stored decoder.
 
-Reads    source (a Hugging Face folder: Llama, Mistral, Qwen3, Apertus or Arcee; or a GGUF file of Llama, Qwen3
-         or Apertus)
+Reads    source (a Hugging Face folder: Llama, Mistral, Phi-3, Qwen2, Qwen3, Apertus or Arcee; or a GGUF
+         file of Llama, Qwen2, Qwen3 or Apertus)
 Leaves   model/ (decoder.json, model.safetensors in bfloat16 where the folder has it, else float32), tokenizer/ (tokenizer.json and, where the folder
          has them, tokenizer_config.json, chat_template.jinja, and generation_config.json with the
          tokens that end a text), import.json

@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -46,24 +46,20 @@ _ANSWERS = ("chat", "chosen", "rated")
 
 
 class HeldOutTokens:
-    """Held-out documents that are not packed, with the interface of a PackedSplit that an export reads."""
+    """Held-out documents that are not packed.
+
+    rows         language, start and stop of each
+    num_tokens   of all documents
+    """
 
     def __init__(self, documents: Sequence[tuple[str, Sequence[int]]]) -> None:
         ends = list(itertools.accumulate(len(tokens) for _, tokens in documents))
         self._tokens = np.array([id for _, tokens in documents for id in tokens], dtype=np.int64)
-        self._rows = [
+        self.num_tokens = len(self._tokens)
+        self.rows: list[dict[str, Any]] = [
             {"language": language, "start": end - len(tokens), "stop": end}
             for (language, tokens), end in zip(documents, ends, strict=True)
         ]
-
-    @property
-    def num_tokens(self) -> int:
-        """Of all documents."""
-        return len(self._tokens)
-
-    def documents(self) -> pa.Table:
-        """Language, first token and end of each."""
-        return pa.Table.from_pylist(self._rows)
 
     def read(self, start: int, stop: int) -> NDArray[np.int64]:
         """The tokens from `start` to `stop`, exclusive."""
@@ -71,6 +67,14 @@ class HeldOutTokens:
 
 
 HeldOut = PackedSplit | HeldOutTokens
+
+
+def held_out_documents(split: HeldOut) -> list[dict[str, Any]]:
+    """Language, first token (start) and end (stop) of each document."""
+    if isinstance(split, HeldOutTokens):
+        return split.rows
+    rows: list[dict[str, Any]] = split.documents().select(["language", "start", "stop"]).to_pylist()
+    return rows
 
 
 def held_out_file(path: Path, tokenizer: AnyTokenizer, most_tokens: int) -> HeldOutTokens:
@@ -158,7 +162,7 @@ def held_out_texts(
     if split is None:
         return []
     by_language: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for row in split.documents().select(["language", "start", "stop"]).to_pylist():
+    for row in held_out_documents(split):
         by_language[str(row["language"])].append((row["start"], row["stop"]))
     found: list[HeldOutText] = []
     longest = min(LONGEST, max(SHORTEST, most_tokens // max(len(by_language), 1)))

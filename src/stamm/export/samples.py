@@ -6,7 +6,7 @@ from typing import Any
 
 from stamm.base.errors import ConfigError
 from stamm.export.config import ExportConfig
-from stamm.export.held_out import AnyTokenizer, HeldOut, plain_text
+from stamm.export.held_out import AnyTokenizer, HeldOut, held_out_documents, plain_text
 from stamm.export.target import LoadedExport
 
 
@@ -32,7 +32,7 @@ def prompts(config: ExportConfig, split: HeldOut) -> list[tuple[str, list[int]]]
              of a language is longer than the prompt.
     """
     found: dict[str, list[int]] = {}
-    for row in split.documents().select(["language", "start", "stop"]).to_pylist():
+    for row in held_out_documents(split):
         if len(found) == config.samples:
             break
         length = 1 + config.prompt_tokens
