@@ -58,11 +58,11 @@ def test_a_base_model_is_exported_with_a_gate_or_the_mark_that_it_has_none(
     assert whole["tokens"][0]["differing"] == 0
     capsys.readouterr()
     gguf = ["export", "runs/base", "target=gguf", "quantization=Q8_0"]
-    assert main(gguf) == 1
+    assert main(gguf) == 2
     assert "Set held_out=FILE (text or JSONL), or held_out=not_measured" in error(capsys)
     assert main([*gguf, "held_out=missing.txt"]) == 1
     assert "missing.txt" in error(capsys)
-    assert main(["export", "runs/base", "held_out=not_measured"]) == 1
+    assert main(["export", "runs/base", "held_out=not_measured"]) == 2
     assert "the gate of F32 is the difference of logits" in error(capsys)
     assert not (ARM / "export" / "gguf_q8_0").exists()
     assert main([*gguf, "held_out=not_measured"]) == 0
@@ -104,7 +104,7 @@ def test_a_chat_model_becomes_a_rounded_gguf_after_preference_optimization(
     ]
     Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     changes = [
-        "run=chat", "data=pairs.jsonl", "train.lora.rank=4", "train.epochs=1", "prepare.held_out=0.4",
+        "run=chat", "data=pairs.jsonl", "train.lora=Lora", "train.lora.rank=4", "train.epochs=1", "prepare.held_out=0.4",
         "export.target=gguf", "export.quantization=Q8_0", "export.bits_tolerance=0.02",
         "train.engine.threads=1",
     ]  # fmt: skip

@@ -32,13 +32,15 @@ class _FrozenProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(weight)
-        return F.linear(x, weight.to(x.dtype))
+        # Without a gradient torch multiplies more than two dimensions in another order.
+        return F.linear(x.flatten(0, -2), weight.to(x.dtype)).view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (weight,) = ctx.saved_tensors
         (grad,) = grads
-        return grad @ weight.to(grad.dtype), None
+        product = grad.flatten(0, -2) @ weight.to(grad.dtype)
+        return product.view(*grad.shape[:-1], -1), None
 
 
 class LoraLinear(nn.Linear):

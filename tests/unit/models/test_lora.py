@@ -223,7 +223,7 @@ def test_a_base_in_bfloat16_gives_the_bits_of_float32() -> None:
         for parameter, values in zip((module.lora_A, module.lora_B), drawn, strict=True):
             parameter.data.copy_(values)
     narrow.weight.data = narrow.weight.data.bfloat16()
-    x = torch.randn(5, 24)
+    x = torch.randn(3, 5, 24)
     results = []
     for module in (wide, narrow):
         given = x.clone().requires_grad_()
