@@ -2,9 +2,10 @@
 
 A folder's template is recognised by the control tokens that it writes; it is then rendered on probe
 conversations, in a sandbox with bounds on time and memory, and the text and the ids must be those of
-our own encoder. A template that differs is refused.
+our own encoder. Any other template is rendered for every conversation (`TemplateFormat`), or refused where
+its loss mask cannot be proved.
 
-Checked  tests/unit/align/test_hf_chat_format.py
+Checked  tests/unit/align/test_hf_chat_format.py, tests/unit/align/test_template_format.py
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from stamm.chat.render import (
     text_of,
 )
 from stamm.chat.template_files import TEMPLATE, folder_template
+from stamm.chat.template_format import TemplateFormat
 from stamm.chat.template_sandbox import Rendered, render_all
 from stamm.chat.template_traits import cases, find_traits, verify
 from stamm.corpus.sandbox import apart
@@ -72,10 +74,12 @@ def load_folder_chat(folder: Path) -> FolderChat:
     tokenizer = ImportedTokenizer.load(folder, template)
     known = {name for name in _known_starts() if tokenizer.has(name)}
     written = {name for name in known if not template or name in template}
-    if len(written) != 1:
-        raise _unrecognised(folder, template, written)
-    (start,) = written
     tokens = {name: text for name in _TOKENS if (text := named_token(config, name))}
+    if len(written) != 1:
+        if not template:
+            raise _unrecognised(folder)
+        return FolderChat(_any_template(tokenizer, template, tokens, folder), tokenizer)
+    (start,) = written
     # The published Apertus template writes today's date into a system message that is not compared.
     names = {**tokens, "strftime_now": str} if start == ASSISTANT_START else tokens
     rendered = _render(template, names, folder) if template else None
@@ -84,8 +88,38 @@ def load_folder_chat(folder: Path) -> FolderChat:
     else:
         syntax = next(each for each in SYNTAXES if each.start == start)
         ends = [tokens.get("eos_token", ""), *map(tokenizer.control_token, end_ids(folder))]
-        chat = _turns(syntax, tokenizer, rendered, template, tokens, [*filter(None, ends)])
+        try:
+            chat = _turns(syntax, tokenizer, rendered, template, tokens, [*filter(None, ends)])
+        except DataError as known:
+            if not template:
+                raise
+            try:
+                chat = _any_template(tokenizer, template, tokens, folder)
+            except DataError:
+                raise known from None
     return FolderChat(chat, tokenizer)
+
+
+def _any_template(
+    tokenizer: ImportedTokenizer, template: str, tokens: Mapping[str, str], folder: Path
+) -> ChatFormat:
+    """The format of a template that is none of the known ones.
+
+    Raises   DataError when it cannot be rendered, or its loss mask cannot be proved
+    """
+    _render(template, tokens, folder)  # with bounds on time and memory
+    ends = [tokens.get("eos_token", ""), *map(tokenizer.control_token, end_ids(folder))]
+    try:
+        return TemplateFormat(
+            tokenizer,
+            tokenizer_sha256=tokenizer.sha256,
+            template=template,
+            names=tokens,
+            end_tokens=[*filter(None, ends)],
+            pad_token=tokens.get("pad_token", ""),
+        )
+    except DataError as error:
+        raise DataError(error.what, where=f"the chat template of {folder}", fix=error.fix) from None
 
 
 def _known_starts() -> list[str]:
@@ -164,14 +198,8 @@ def _render(template: str, names: Mapping[str, Any], folder: Path) -> list[Rende
     return [Rendered(*each) for each in json.loads(answer)]
 
 
-def _unrecognised(folder: Path, template: str, written: set[str]) -> DataError:
-    if not template:
-        return DataError(
-            f"{folder} has no chat template, and its special tokens are those of no known format",
-            fix=f"Add {TEMPLATE}: Apertus, ChatML and Llama 3 are supported",
-        )
-    why = f"it uses {', '.join(sorted(written))}" if written else "it uses no known control token"
+def _unrecognised(folder: Path) -> DataError:
     return DataError(
-        f"the chat template of {folder} is not supported: {why}",
-        fix="Supported are the templates of Apertus, ChatML and Llama 3",
+        f"{folder} has no chat template, and its special tokens are those of no known format",
+        fix=f"Add {TEMPLATE}: the template that the model was trained with",
     )

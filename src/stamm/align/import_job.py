@@ -1,8 +1,8 @@
 """Import a Hugging Face folder or a GGUF file, so that training starts from a stored decoder.
 
-Reads    source (a Hugging Face folder: Llama, Mistral, Qwen3, Apertus or Arcee; or a GGUF file of Llama, Qwen3
-         or Apertus)
-Leaves   model/ (decoder.json, model.safetensors), tokenizer/ (tokenizer.json and, where the folder
+Reads    source (a Hugging Face folder: Llama, Mistral, Phi-3, Qwen2, Qwen3, Apertus or Arcee; or a GGUF
+         file of Llama, Qwen2, Qwen3 or Apertus)
+Leaves   model/ (decoder.json, model.safetensors in bfloat16 where the folder has it, else float32), tokenizer/ (tokenizer.json and, where the folder
          has them, tokenizer_config.json, chat_template.jinja, and generation_config.json with the
          tokens that end a text), import.json
 
@@ -28,7 +28,7 @@ from stamm.corpus.tokenizer.imported import (
 )
 from stamm.export.gguf_import import GgufModel
 from stamm.models.hf_files import GENERATION, end_ids
-from stamm.models.hub_folder import hub_weights_sha256, load_hub
+from stamm.models.hub_folder import hub_types, hub_weights_sha256, load_hub
 from stamm.models.serialization import save_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.schemas.chat_model import ImportFile
@@ -67,7 +67,7 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
         write_json(written / TOKENIZER_CONFIG, read_tokenizer_config(source))
     if gguf is None and (ends := end_ids(source)):
         write_json(written / GENERATION, {"eos_token_id": list(ends)})
-    save_decoder(decoder, folder / "model")
+    save_decoder(decoder, folder / "model", hub_types(source) if gguf is None else None)
     record = {
         "folder": source.resolve().name,
         "weights_sha256": hub_weights_sha256(source) if gguf is None else sha256_file(source),

@@ -21,7 +21,7 @@ _END, _PAD = "</s>", "<pad>"
 class ChatFormat(Protocol):
     """Protocol of a chat format: encodes conversations of one model, and reads its answers.
 
-    name       "apertus", "chatml" or "llama3"
+    name       "apertus", "chatml", "llama3", or "template" for any other
     sha256     of all that decides the ids: name, template and tokenizer
     pad_id     fills the end of shorter sequences
     stop_ids   tokens that end an assistant's turn

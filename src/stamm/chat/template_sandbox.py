@@ -6,6 +6,7 @@ caller, who renders in a process of its own (`stamm.corpus.sandbox.apart`).
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,16 +52,21 @@ def render_all(
     Edge     `strftime_now` is not defined unless it is in `names`: a template with a date then writes
              its own default, and the text does not depend on the day
     """
+    try:
+        compiled = _compiled(template)
+    except (jinja2.TemplateError, RecursionError) as error:
+        return [Rendered("", f"it is not a template: {error}")] * len(cases)
+    return [_rendered(compiled, {**names, **case}) for case in cases]
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled(template: str) -> jinja2.Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
-    try:
-        compiled = environment.from_string(template)
-    except (jinja2.TemplateError, RecursionError) as error:
-        return [Rendered("", f"it is not a template: {error}")] * len(cases)
-    return [_rendered(compiled, {**names, **case}) for case in cases]
+    return environment.from_string(template)
 
 
 def _rendered(template: jinja2.Template, variables: Mapping[str, Any]) -> Rendered:

@@ -32,8 +32,8 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument(
         "folder",
         type=text,
-        help="a Hugging Face folder (Apertus, Llama, Mistral, Qwen3 or Arcee) or a GGUF file of llama.cpp"
-        " (Apertus, Llama or Qwen3)",
+        help="a Hugging Face folder (Apertus, Arcee, Llama, Mistral, Phi-3, Qwen2 or Qwen3) or a GGUF file of"
+        " llama.cpp (Apertus, Llama, Qwen2 or Qwen3)",
     )
     parser.add_argument(
         "--out",

@@ -81,6 +81,11 @@ def run(options: argparse.Namespace, verb: str) -> int:
         if options.dry_run and missing:
             return 0
         facts = read_release_facts(config, arm, evidence)
+        if TOP_FORMAT not in facts.exports and not config.formats:
+            console.log(
+                f"The release has no export to {TOP_FORMAT}, which most libraries load: run `stamm"
+                f" export {arm} target={TOP_FORMAT}` first to include it."
+            )
         if options.dry_run:
             sizes = planned_files(config, facts, job)
             print_table(["bytes", "file"], [[str(size), name] for name, size in sizes.items()])

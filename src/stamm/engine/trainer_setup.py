@@ -29,12 +29,14 @@ from stamm.engine.parallel import (
 )
 from stamm.engine.peak_flops import peak_flops
 from stamm.engine.sharded_optimizer import ShardedOptimizer
+from stamm.engine.stored_decoder import is_stored_decoder
 from stamm.engine.trainer import EarlyStopping, Evaluator, InitialCheckpoint, Trainer
 from stamm.models.config import DecoderConfig, Dense
 from stamm.models.decoder import Decoder, build_blank, build_decoder
-from stamm.models.lora import add_adapters, init_adapters
+from stamm.models.lora import add_adapters, init_adapters, keep_stored_types
 from stamm.models.lora_config import Lora
 from stamm.models.self_guide import guided_steps
+from stamm.models.serialization import stored_types
 from stamm.optim.build import build_optimizer, implementation_of
 from stamm.optim.config import CustomOptimizer, OptimizerConfig
 from stamm.optim.custom import optimizer_file
@@ -175,23 +177,31 @@ def _build(
 ) -> tuple[TrainedModel, Trainer]:
     engine = config.engine
     # Sharded weights are drawn one matrix at a time; guides are made from whole matrices.
-    blank = world.mesh is not None and isinstance(config.model.ffn.linear, Dense)
     lora = config.lora
+    dense = isinstance(config.model.ffn.linear, Dense)
+    # Of a model with adapters, all other weights are read from the start.
+    blank = dense and (world.mesh is not None or lora is not None)
     decoder = build_blank(config.model) if blank else build_decoder(config.model, config.seed)
     if guides:
         decoder.add_guides()
     if lora is not None:
         add_adapters(decoder, lora)
+        if world.mesh is None and start is not None and is_stored_decoder(start.path):
+            keep_stored_types(decoder, stored_types(start.path))
     if config.reward_head:
         decoder.add_reward_head()
     if not blank:
         decoder.to(world.device)
+    elif world.mesh is None:
+        init_sharded_weights(decoder, config.seed, world.device)
+        if config.model.tied_embeddings:  # to_empty() makes two of one parameter
+            decoder.lm_head.weight = decoder.model.embed_tokens.weight
     use_float8(decoder, engine, config.context, world.device)
     apply_tensor_parallel(decoder, world, engine)
     objective = make_objective(decoder)
     compiled = compile_layers(decoder.model.layers, engine, workspace.progress)
     apply_fsdp(decoder, world, engine)
-    if blank:
+    if blank and world.mesh is not None:
         init_sharded_weights(decoder, config.seed, world.device)
     if lora is not None:
         init_adapters(decoder, config.seed if lora.seed is None else lora.seed, copy_shard)

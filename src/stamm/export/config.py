@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
 from stamm.base.config import check_unread, nearest, validate
 from stamm.base.errors import ConfigError
-from stamm.base.user_code import NAMES_CODE, is_reference
+from stamm.base.user_code import NAMES_CODE, is_reference, reference_files
 from stamm.export.runtime_support import FORMATS
 
 BuiltInTarget = Literal["transformers", "gguf", "onnx"]
 BUILT_IN_TARGETS: tuple[str, ...] = get_args(BuiltInTarget)
+NOT_MEASURED = "not_measured"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,10 @@ class ExportConfig:
                     is 4 times that difference, at most 10 times the tolerance
     bits_tolerance  gate of rounded weights (all but F32) instead: largest increase of held-out bits
                     per byte, as a share
+    held_out        file of held-out text: plain text, or rows as of a corpus (JSONL, Parquet). "": the
+                    run's held-out text, or the held-out rows of its alignment data (prepare.held_out).
+                    "not_measured": rounded weights are written without their gate, and the model card
+                    says so
     held_out_tokens tokens of held-out text whose ids and bits per byte are compared: documents of
                     each language in turn
     parity_rows     sequences compared, of random tokens and again of held-out text
@@ -46,6 +52,7 @@ class ExportConfig:
     max_shard_bytes: int = 5_000_000_000
     tolerance: float = 1e-5
     bits_tolerance: float = 0.005
+    held_out: str = ""
     held_out_tokens: int = 16_384
     parity_rows: int = 4
     parity_tokens: int = 256
@@ -66,6 +73,11 @@ class ExportConfig:
                 "quantization",
                 self.quantization in formats,
                 f"is not a type that {self.target} has: {', '.join(formats)}",
+            ),
+            (
+                "held_out",
+                self.held_out != NOT_MEASURED or self.rounded,
+                "is for rounded weights: the gate of F32 is the difference of logits",
             ),
             ("max_shard_bytes", self.max_shard_bytes >= 1, "must be at least 1"),
             ("tolerance", 0.0 < self.tolerance < 1.0, "must lie between 0 and 1"),
@@ -89,18 +101,46 @@ class ExportConfig:
                 fix=f'{nearest(self.target, BUILT_IN_TARGETS)}, or your own as "mine.py:MyTarget"',
             )
 
+    @property
+    def rounded(self) -> bool:
+        """Whether held-out bits per byte are the gate, and not the difference of logits."""
+        return self.quantization != "F32"
+
+    @property
+    def held_out_file(self) -> str:
+        """The file of held-out text; "" without one."""
+        return "" if self.held_out == NOT_MEASURED else self.held_out
+
+    def files(self) -> dict[str, Path]:
+        """The user's files that an export reads: code of a target, and held-out text."""
+        text = self.held_out_file
+        return {**reference_files((self.target,)), **({text: Path(text)} if text else {})}
+
     def unread(self) -> tuple[str, ...]:
         """Fields that the others leave unread."""
         names: tuple[str, ...] = ("prompt_tokens", "sample_tokens") if self.samples == 0 else ()
         if self.target in BUILT_IN_TARGETS:
-            names += ("bits_tolerance",) if self.quantization == "F32" else ("tolerance",)
+            unmeasured = self.held_out == NOT_MEASURED
+            names += ("tolerance",) if self.rounded else ("bits_tolerance",)
+            names += ("bits_tolerance",) if unmeasured else ()
         return (*names, "max_shard_bytes") if self.target in ("gguf", "onnx") else names
 
 
-def check_without_text(config: ExportConfig, why: str = "there is no held-out text") -> None:
+def check_without_text(
+    config: ExportConfig, why: str = "there is no held-out text", *, gate: bool = True
+) -> None:
     """Check the settings of an export that has no held-out text.
 
-    Raises   ConfigError for a setting that is not read without it
+    gate     whether rounded weights need it
+
+    Raises   ConfigError for a setting that is not read without it, and for rounded weights without
+             a gate
     """
     names = ("held_out_tokens", "samples", "prompt_tokens", "sample_tokens")
     check_unread(config, *((name, True, why) for name in names))
+    if gate and config.rounded and config.held_out != NOT_MEASURED:
+        raise ConfigError(
+            f"quantization = {config.quantization!r} is checked by bits per byte, and {why}",
+            where="export.held_out",
+            fix=f"Set held_out=FILE (text or JSONL), or held_out={NOT_MEASURED} to export without the check",
+        )

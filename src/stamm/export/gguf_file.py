@@ -177,9 +177,9 @@ def gguf_names(config: DecoderConfig) -> dict[str, str]:
     for name in parameter_shapes(untied):
         layer, _, inner = name.removeprefix("model.layers.").partition(".")
         place = f"blk.{layer}." if layer.isdigit() else ""
-        known = _TENSORS.get((inner if place else name).removesuffix(".weight"))
-        if known is not None:
-            found[name] = f"{place}{known}.weight"
+        module, _, kind = (inner if place else name).rpartition(".")
+        if module in _TENSORS:
+            found[name] = f"{place}{_TENSORS[module]}.{kind}"
     return found
 
 

@@ -1,4 +1,4 @@
-"""A decoder and its tokenizer from a GGUF file of llama.cpp: Apertus, Llama or Qwen3.
+"""A decoder and its tokenizer from a GGUF file of llama.cpp: Apertus, Llama, Qwen2 or Qwen3.
 
 Checked  tests/unit/export/test_gguf_import.py
 """
@@ -36,8 +36,8 @@ from stamm.models.decoder import Decoder, check_finite
 from stamm.models.hub import xielu_constants
 from stamm.models.parameter_shapes import parameter_shapes
 
-_ARCHITECTURES = ("apertus", "llama", "qwen3")
-_WITH_FACTORS = ("apertus", "llama")  # llama.cpp refuses qwen3 with factors of positions
+_ARCHITECTURES = ("apertus", "llama", "qwen2", "qwen3")
+_WITH_FACTORS = ("apertus", "llama")  # llama.cpp refuses the others with factors of positions
 _LARGEST_CONTEXT = 1 << 31
 _EMBEDDING, _OUTPUT, _FACTORS = "token_embd.weight", "output.weight", "rope_freqs.weight"
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -200,7 +200,8 @@ class GgufModel:
                 head_dim=None if head * heads == d_model else head,
                 ffn=ffn,
                 rope=self._rope(head),
-                qk_norm=self._architecture != "llama",
+                qk_norm=self._architecture in ("apertus", "qwen3"),
+                qkv_bias=self._architecture == "qwen2",
                 norm_eps=self._number("attention.layer_norm_rms_epsilon"),
                 tied_embeddings=tied,
                 max_context=self._count("context_length"),

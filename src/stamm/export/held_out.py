@@ -9,14 +9,25 @@ import difflib
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
+from stamm.base.errors import DataError
+from stamm.base.receipts import check_file
+from stamm.corpus.formats import READABLE
+from stamm.corpus.limits import ReadLimits
 from stamm.corpus.packed_dataset import PackedSplit
+from stamm.corpus.readers.open import read_input
+from stamm.corpus.records import UnreadableRecord
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
+from stamm.corpus.tables import RowGroups
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export.parity import Logits
@@ -27,11 +38,114 @@ from stamm.runs.schemas.export import BitsAgreement, GreedyAgreement, TokenAgree
 
 LONGEST, SHORTEST = 1024, 64
 """Tokens of a document that are compared at most, and however many languages there are."""
+AnyTokenizer = Tokenizer | ImportedTokenizer
+_ROWS = "held_out.parquet"  # of prepared alignment data
+_UNDETERMINED = "und"
+_CHARACTERS = 32  # of a text file that are read, for each token that is compared
+_ANSWERS = ("chat", "chosen", "rated")
+
+
+class HeldOutTokens:
+    """Held-out documents that are not packed.
+
+    rows         language, start and stop of each
+    num_tokens   of all documents
+    """
+
+    def __init__(self, documents: Sequence[tuple[str, Sequence[int]]]) -> None:
+        ends = list(itertools.accumulate(len(tokens) for _, tokens in documents))
+        self._tokens = np.array([id for _, tokens in documents for id in tokens], dtype=np.int64)
+        self.num_tokens = len(self._tokens)
+        self.rows: list[dict[str, Any]] = [
+            {"language": language, "start": end - len(tokens), "stop": end}
+            for (language, tokens), end in zip(documents, ends, strict=True)
+        ]
+
+    def read(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The tokens from `start` to `stop`, exclusive."""
+        return self._tokens[start:stop]
+
+
+HeldOut = PackedSplit | HeldOutTokens
+
+
+def held_out_documents(split: HeldOut) -> list[dict[str, Any]]:
+    """Language, first token (start) and end (stop) of each document."""
+    if isinstance(split, HeldOutTokens):
+        return split.rows
+    rows: list[dict[str, Any]] = split.documents().select(["language", "start", "stop"]).to_pylist()
+    return rows
+
+
+def held_out_file(path: Path, tokenizer: AnyTokenizer, most_tokens: int) -> HeldOutTokens:
+    """The first documents of a file: rows as of a corpus, or plain text in pieces of LONGEST tokens.
+
+    Raises   DataError for a file that cannot be read, or has no text
+    """
+    begin = tokenizer.prefix_ids() if isinstance(tokenizer, ImportedTokenizer) else [BEGIN_ID]
+    check_file(path)
+    documents: list[tuple[str, list[int]]] = []
+    enough = max(most_tokens, LONGEST)
+    for language, text in _texts(path, enough * _CHARACTERS):
+        ids = tokenizer.encode(text)
+        pieces = [ids[start : start + LONGEST] for start in range(0, len(ids), LONGEST)]
+        documents += [(language, [*begin, *piece]) for piece in pieces if len(piece) > 1]
+        if sum(len(tokens) for _, tokens in documents) >= enough:
+            break
+    if not documents:
+        raise DataError(f"{path} has no text", where="export.held_out", fix="Name another file")
+    return HeldOutTokens(documents)
+
+
+def _texts(path: Path, characters: int) -> Iterator[tuple[str, str]]:
+    """Language and text of each document of a file."""
+    if not path.name.endswith(READABLE):
+        try:
+            with path.open(encoding="utf-8") as file:
+                yield _UNDETERMINED, file.read(characters)
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{path} cannot be read as text: {error}", where="export.held_out"
+            ) from None
+        return
+    for record in read_input(str(path), path, ReadLimits()):
+        if isinstance(record, UnreadableRecord) or record.is_html:
+            why = record.detail if isinstance(record, UnreadableRecord) else "it is a page of HTML"
+            raise DataError(
+                f"{path} cannot be read: {why}",
+                where=f"export.held_out, record {record.place.position}",
+                fix="Name plain text, or rows with their text in one column",
+            )
+        yield record.language or _UNDETERMINED, record.content.decode("utf-8", "replace")
+
+
+def held_out_rows(folders: Sequence[Path], most_tokens: int) -> HeldOutTokens | None:
+    """Conversations that prepared alignment data keeps from training, of the last stage that has some.
+
+    folders   of prepared data, first stage first
+    """
+    for folder in reversed(folders):
+        documents: list[tuple[str, list[int]]] = []
+        for group in RowGroups(folder / _ROWS, ["role", "ids"]).read():
+            rows = group.to_pylist()
+            documents += [(_UNDETERMINED, row["ids"]) for row in rows if row["role"] in _ANSWERS]
+            if sum(len(tokens) for _, tokens in documents) >= max(most_tokens, LONGEST):
+                break
+        if documents:
+            return HeldOutTokens(documents)
+    return None
+
+
+def plain_text(ids: Sequence[int], tokenizer: AnyTokenizer) -> str:
+    """The text of ids without the control tokens of an imported tokenizer, or <s> and </s> of stamm's."""
+    if isinstance(tokenizer, ImportedTokenizer):
+        return tokenizer.decode([id for id in ids if tokenizer.control_token(id) is None])
+    return tokenizer.decode([id for id in ids if id not in (BEGIN_ID, END_ID)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutText:
-    """The first tokens of a held-out document, <s> included, and their text without <s> and </s>."""
+    """The first tokens of a held-out document, <s> included, and their `plain_text`."""
 
     language: str
     tokens: list[int]
@@ -39,7 +153,7 @@ class HeldOutText:
 
 
 def held_out_texts(
-    split: PackedSplit | None, tokenizer: Tokenizer | ImportedTokenizer, most_tokens: int
+    split: HeldOut | None, tokenizer: AnyTokenizer, most_tokens: int
 ) -> list[HeldOutText]:
     """The first document of every language, then the second, until `most_tokens` tokens are read.
 
@@ -48,7 +162,7 @@ def held_out_texts(
     if split is None:
         return []
     by_language: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for row in split.documents().select(["language", "start", "stop"]).to_pylist():
+    for row in held_out_documents(split):
         by_language[str(row["language"])].append((row["start"], row["stop"]))
     found: list[HeldOutText] = []
     longest = min(LONGEST, max(SHORTEST, most_tokens // max(len(by_language), 1)))
@@ -58,13 +172,13 @@ def held_out_texts(
             if place is None or enough:
                 continue
             tokens = split.read(place[0], min(place[1], place[0] + longest)).tolist()
-            text = tokenizer.decode([token for token in tokens if token not in (BEGIN_ID, END_ID)])
+            text = plain_text(tokens, tokenizer)
             found.append(HeldOutText(language=language, tokens=tokens, text=text))
     return found
 
 
 def token_agreement(
-    texts: Sequence[HeldOutText], tokenizer: Tokenizer | ImportedTokenizer, loaded: LoadedExport
+    texts: Sequence[HeldOutText], tokenizer: AnyTokenizer, loaded: LoadedExport
 ) -> list[TokenAgreement]:
     """Ids by language, of the exported tokenizer and the original; none if the target has none."""
     if loaded.encode is None:

@@ -3,7 +3,7 @@
 Reads    model (a stored decoder; chat.json in it marks a chat model), tokenizer, pack (optional:
          held-out text for the parity report and the samples, and the data section of the model
          card); the prepared data that the manifest beside the model names, for the model card of an
-         aligned one
+         aligned one, and its held-out rows where there is no pack; the file `held_out`
 Leaves   export/TARGET/: the files of the target, parity.json, samples.json (if the target generates
          text), README.md
 
@@ -32,17 +32,22 @@ from stamm.chat.conversation import to_messages
 from stamm.chat.formats import ApertusFormat
 from stamm.chat.template_traits import PROBES
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.special_tokens import BEGIN_ID, END_ID
+from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
-from stamm.corpus.tokenizer.tokenizer import FILE, Tokenizer
+from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.export import parity
 from stamm.export.alignment_card import alignment_summaries
-from stamm.export.config import BUILT_IN_TARGETS, ExportConfig, check_without_text
+from stamm.export.config import BUILT_IN_TARGETS, NOT_MEASURED, ExportConfig, check_without_text
 from stamm.export.held_out import (
+    AnyTokenizer,
+    HeldOut,
     HeldOutText,
     bits_agreement,
     greedy_agreement,
+    held_out_file,
+    held_out_rows,
     held_out_texts,
+    plain_text,
     token_agreement,
 )
 from stamm.export.model_card import model_card, origin_of
@@ -68,6 +73,7 @@ from stamm.models.decoder import Decoder
 from stamm.models.determinism import set_determinism
 from stamm.models.reward_head import load_head
 from stamm.models.serialization import load_decoder
+from stamm.runs.arms import prepared_data_of_arm
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import (
     HEAD,
@@ -97,7 +103,8 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
     source = workspace.inputs["tokenizer"]
     tokenizer_file = source / FILE if source.is_dir() else source
     tokenizer = open_tokenizer(tokenizer_file)
-    held_out = _held_out(workspace)
+    is_reward = (workspace.inputs["model"] / HEAD).is_file()
+    held_out = None if is_reward else _held_out(config, workspace, tokenizer)
     texts = held_out_texts(held_out, tokenizer, config.held_out_tokens)
     chat = read_chat_record(workspace.inputs["model"])
     if isinstance(target, OptionsTarget):
@@ -117,7 +124,6 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
     # Targets hold dense matrices: structured ones are multiplied out.
     decoder = load_decoder(workspace.inputs["model"], mapped=True).merged()
     _check_target(target, decoder.config)
-    is_reward = (workspace.inputs["model"] / HEAD).is_file()
     architecture = reward_class(decoder, target.name) if is_reward else ""
     _check_read(config, target, is_reward=is_reward, has_text=bool(texts))
     if texts:
@@ -126,7 +132,7 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
         if architecture:
             _export_reward(config, workspace, decoder, target, unverified, architecture)
         else:
-            _export(config, workspace, decoder, target, unverified, tokenizer, texts)
+            _export(config, workspace, decoder, target, unverified, tokenizer, held_out, texts)
         _exchange(unverified, finished)
     finally:
         _remove(unverified)
@@ -138,12 +144,13 @@ def _check_read(
     """Raise ConfigError for a setting that the export of this model does not read."""
     reward = "the model is a reward model, in float32"
     if is_reward:
-        check_without_text(config, reward)
+        check_without_text(config, reward, gate=False)
     elif not has_text:
         check_without_text(config)
     check_unread(
         config,
         ("quantization", is_reward, reward),
+        ("held_out", is_reward, reward),
         (
             "max_shard_bytes",
             not isinstance(target, OptionsTarget),
@@ -152,9 +159,18 @@ def _check_read(
     )
 
 
-def _held_out(workspace: Workspace) -> PackedSplit | None:
-    pack = workspace.inputs.get("pack")
-    return None if pack is None else PackedSplit.open(pack, "held_out")
+def _held_out(
+    config: ExportConfig, workspace: Workspace, tokenizer: AnyTokenizer
+) -> HeldOut | None:
+    """Held-out text: the file of the settings, the pack's, or rows of the model's alignment data."""
+    if config.held_out == NOT_MEASURED:
+        return None
+    if config.held_out_file:
+        return held_out_file(Path(config.held_out_file), tokenizer, config.held_out_tokens)
+    if (pack := workspace.inputs.get("pack")) is not None:
+        return PackedSplit.open(pack, "held_out")
+    folders = prepared_data_of_arm(workspace.inputs["model"].parent)
+    return held_out_rows(folders, config.held_out_tokens)
 
 
 def _check_target(target: ExportTarget, config: DecoderConfig) -> None:
@@ -172,7 +188,8 @@ def _export(
     decoder: Decoder,
     target: ExportTarget,
     folder: Path,
-    tokenizer: Tokenizer | ImportedTokenizer,
+    tokenizer: AnyTokenizer,
+    held_out: HeldOut | None,
     documents: Sequence[HeldOutText],
 ) -> None:
     progress = workspace.progress
@@ -194,7 +211,6 @@ def _export(
             f"{type(target).__name__}.load returned {type(loaded).__name__}, not a LoadedExport",
             fix="Return stamm.export.target.LoadedExport",
         )
-    held_out = _held_out(workspace)
     progress.advance(2, "loaded")
     texts = [] if held_out is None else held_out_tokens(config, decoder, held_out)
     found = _guarded(target, lambda: compare(config, decoder, loaded, texts))
@@ -209,7 +225,8 @@ def _export(
     if not loaded.token_limit:
         _guarded(target, lambda: check_tokenizer(loaded, tokenizer, texts))
     bits = _guarded(target, lambda: bits_agreement(documents, decoder, loaded.logits))
-    if loaded.rounded:
+    measured = not loaded.rounded or config.held_out != NOT_MEASURED
+    if loaded.rounded and measured:
         parity.require_bits(bits, config.bits_tolerance)
     starts = [] if held_out is None else [tokens for _, tokens in prompts(config, held_out)]
     same = _guarded(target, lambda: greedy_agreement(starts, decoder, loaded, config.sample_tokens))
@@ -221,7 +238,8 @@ def _export(
         tolerance,
         loaded.description,
         sha256,
-        bits_tolerance=config.bits_tolerance if loaded.rounded else None,
+        bits_tolerance=config.bits_tolerance if loaded.rounded and measured else None,
+        measured=measured,
         tokens=tokens,
         bits=bits,
         greedy=same,
@@ -234,13 +252,15 @@ def _export(
     origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
     alignment = alignment_summaries(workspace.inputs["model"])
     card = model_card(
-        decoder, origin, config.licence, found, loaded.card, sha256, alignment, tokens, bits, same
-    )
+        decoder, origin, config.licence, found, loaded.card, sha256, alignment, tokens, bits, same,
+        measured=measured,
+    )  # fmt: skip
     write_text(folder / "README.md", card)
     wrong = sum(one.differing for one in tokens)
     progress.end(
         f"logits differ by {max(one.max_relative for one in found):.1e}"
         f"{f', {wrong} token ids of {sum(one.tokens for one in tokens)}' * bool(tokens)}"
+        f"{', bits per byte not measured' * (not measured)}"
     )
 
 
@@ -308,7 +328,7 @@ def _guarded(target: ExportTarget, work: Callable[[], T]) -> T:
     return result
 
 
-def held_out_tokens(config: ExportConfig, decoder: Decoder, split: PackedSplit) -> list[Tensor]:
+def held_out_tokens(config: ExportConfig, decoder: Decoder, split: HeldOut) -> list[Tensor]:
     """Up to `parity_rows` sequences of packed held-out text; none from an empty split."""
     length = min(config.parity_tokens, decoder.config.max_context)
     starts = range(0, min(split.num_tokens, config.parity_rows * length), length)
@@ -340,9 +360,7 @@ def float64_error(config: ExportConfig, decoder: Decoder, texts: Sequence[Tensor
     return max(one.max_relative for one in compare(config, decoder, loaded, texts))
 
 
-def check_chat(
-    loaded: LoadedExport, tokenizer: Tokenizer | ImportedTokenizer, chat: ChatModelFile
-) -> None:
+def check_chat(loaded: LoadedExport, tokenizer: AnyTokenizer, chat: ChatModelFile) -> None:
     """Check that the exported chat template, if any, gives the ids that the model was trained with.
 
     Other formats than Apertus keep the template of the imported folder, which was verified when the
@@ -370,9 +388,7 @@ def check_chat(
                 raise ExportError(f"the exported chat template gives other ids for {messages!r}")
 
 
-def check_tokenizer(
-    loaded: LoadedExport, tokenizer: Tokenizer | ImportedTokenizer, texts: Sequence[Tensor]
-) -> None:
+def check_tokenizer(loaded: LoadedExport, tokenizer: AnyTokenizer, texts: Sequence[Tensor]) -> None:
     """Check that the exported tokenizer, if any, encodes and decodes texts as the original does.
 
     That of an imported model may begin a text with its own tokens, and change blanks in decoding.
@@ -382,11 +398,7 @@ def check_tokenizer(
     encode, decode = loaded.encode, loaded.decode
     if encode is None or decode is None:
         return
-    control = {BEGIN_ID, END_ID}
-    decoded = [
-        tokenizer.decode([token for token in text.tolist() if token not in control])
-        for text in texts
-    ]
+    decoded = [plain_text(text.tolist(), tokenizer) for text in texts]
     for text in (*TRICKY, *decoded):
         tokens = tokenizer.encode(text)
         found = encode(text)
@@ -397,7 +409,8 @@ def check_tokenizer(
         if not same:
             raise ExportError(
                 f"the exported tokenizer does not agree with the original on {text[:80]!r}",
-                fix="Use a tokenizer.json written by stamm's tokenizer step",
+                where="export.target",
+                fix="The export folder was not written: transformers reads this tokenizer otherwise",
             )
 
 

@@ -26,6 +26,11 @@ from stamm.runs.schemas.export import (
 )
 from stamm.runs.schemas.prepared_data import PreparedSummary
 
+_UNMEASURED = (
+    "**Not measured:** bits per byte of held-out text. The loss of the rounded weights is not known:"
+    " the export was asked for without that check (`held_out=not_measured`)."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
@@ -72,6 +77,8 @@ def model_card(
     tokens: Sequence[TokenAgreement] = (),
     bits: Sequence[BitsAgreement] = (),
     greedy: GreedyAgreement | None = None,
+    *,
+    measured: bool = True,
 ) -> str:
     """README.md: front matter for the Hub, architecture, activation, data, licence and parity.
 
@@ -82,6 +89,7 @@ def model_card(
     sha256      of the weights of the original model
     alignment   prepared data of each stage of alignment, in order
     tokens, bits, greedy   agreement on held-out text
+    measured    False: rounded weights whose bits per byte were not measured
 
     Unknown facts are listed as unknown; no use, ability or limit is claimed.
     """
@@ -120,6 +128,7 @@ def model_card(
             ),
         ),
         *_held_out(tokens, bits, greedy),
+        *([] if measured else [_UNMEASURED]),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -219,8 +219,10 @@ def _norm(g: _Graph, place: str, x: str, norm: torch.nn.Module) -> str:
 
 
 def _linear(g: _Graph, place: str, x: str, module: torch.nn.Module, name: str) -> str:
-    weight = module.get_submodule(name).get_parameter("weight")
-    return g.op("MatMul", x, g.weight(f"{place}.{name}.weight", weight.t()))
+    linear = module.get_submodule(name)
+    weight, bias = linear.get_parameter("weight"), dict(linear.named_parameters()).get("bias")
+    y = g.op("MatMul", x, g.weight(f"{place}.{name}.weight", weight.t()))
+    return y if bias is None else g.op("Add", y, g.weight(f"{place}.{name}.bias", bias))
 
 
 def _attention(

@@ -31,10 +31,10 @@ def activation_name(config: DecoderConfig) -> str:
 def gguf_architecture(config: DecoderConfig) -> str:
     """The architecture of llama.cpp that computes the model; "" when none does."""
     gated, name = isinstance(config.ffn, GatedFFN), activation_name(config)
-    if not gated and name == "xielu" and config.qk_norm:
+    if not gated and name == "xielu" and config.qk_norm and not config.qkv_bias:
         return "apertus"
-    if gated and name == "swiglu":
-        return "qwen3" if config.qk_norm else "llama"
+    if gated and name == "swiglu" and not (config.qk_norm and config.qkv_bias):
+        return "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias else "llama"
     return ""
 
 
@@ -49,11 +49,11 @@ def gguf_reasons(config: DecoderConfig, quantization: str = "F32") -> tuple[str,
         norm = "with" if config.qk_norm else "without"
         found.append(
             f"llama.cpp has no architecture with the activation {activation_name(config)!r} {norm}"
-            " qk_norm: it has xielu with qk_norm (apertus), swiglu with qk_norm (qwen3) and without"
-            " (llama)"
+            f" qk_norm{' and with qkv_bias' * config.qkv_bias}: it has xielu with qk_norm (apertus),"
+            " swiglu with qk_norm (qwen3), without (llama), and without, with qkv_bias (qwen2)"
         )
-    if architecture == "qwen3" and not isinstance(config.rope, PlainRope):
-        found.append("llama.cpp's qwen3 ignores the factors of Llama3Rope: use PlainRope")
+    if architecture in ("qwen2", "qwen3") and not isinstance(config.rope, PlainRope):
+        found.append(f"llama.cpp's {architecture} ignores the factors of Llama3Rope: use PlainRope")
     block = BLOCKS[quantization]
     rows = {
         "model.d_model": config.d_model,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export.config import ExportConfig
+from stamm.export.held_out import AnyTokenizer, HeldOut, held_out_documents, plain_text
 from stamm.export.target import LoadedExport
 
 
@@ -27,14 +25,14 @@ def check_sample_length(config: ExportConfig, max_context: int) -> None:
         )
 
 
-def prompts(config: ExportConfig, split: PackedSplit) -> list[tuple[str, list[int]]]:
+def prompts(config: ExportConfig, split: HeldOut) -> list[tuple[str, list[int]]]:
     """(language, <s> and the first tokens) of held-out documents: the first of each language.
 
     Edge     fewer than `config.samples` when there are not so many languages, or when no document
              of a language is longer than the prompt.
     """
     found: dict[str, list[int]] = {}
-    for row in split.documents().select(["language", "start", "stop"]).to_pylist():
+    for row in held_out_documents(split):
         if len(found) == config.samples:
             break
         length = 1 + config.prompt_tokens
@@ -46,8 +44,8 @@ def prompts(config: ExportConfig, split: PackedSplit) -> list[tuple[str, list[in
 def write_samples(
     config: ExportConfig,
     loaded: LoadedExport,
-    tokenizer: Tokenizer | ImportedTokenizer,
-    split: PackedSplit | None,
+    tokenizer: AnyTokenizer,
+    split: HeldOut | None,
 ) -> dict[str, Any]:
     """The content of samples.json: prompts from held-out text and their continuations.
 
@@ -62,7 +60,7 @@ def write_samples(
         "samples": [
             {
                 "language": language,
-                "prompt": tokenizer.decode(prompt[1:]),
+                "prompt": plain_text(prompt, tokenizer),
                 "text": tokenizer.decode(generate(prompt, config.sample_tokens))
                 if generate
                 else "",

@@ -72,7 +72,7 @@ class ExportOptions:
 
     quantization      type of the matrices, one of `runtime_support.FORMATS`
     max_shard_bytes   largest file of weights
-    chat_format       of the model's training, "apertus", "chatml" or "llama3"; "": it was not fine-tuned
+    chat_format       of the model's training, "apertus", "chatml", "llama3" or "template"; "": it was not fine-tuned
     texts             held-out texts, for choices of the tokenizer
     """
 

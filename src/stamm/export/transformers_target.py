@@ -124,7 +124,7 @@ class TransformersTarget:
         return LoadedExport(
             description=f"transformers {hub_version()} {architecture}{', BF16 weights' * rounded}",
             logits=model.logits,
-            encode=model.encode_split if chat else model.encode,
+            encode=model.encode if model.splits_control_tokens else model.encode_split,
             decode=model.decode,
             generate=model.write,
             encode_chat=model.encode_chat if chat else None,

@@ -50,9 +50,10 @@ class Attention(nn.Module):
         super().__init__()
         width = config.head_width
         self.head_width = width
-        self.q_proj = nn.Linear(config.d_model, config.num_heads * width, bias=False)
-        self.k_proj = nn.Linear(config.d_model, config.num_kv_heads * width, bias=False)
-        self.v_proj = nn.Linear(config.d_model, config.num_kv_heads * width, bias=False)
+        bias = config.qkv_bias
+        self.q_proj = nn.Linear(config.d_model, config.num_heads * width, bias=bias)
+        self.k_proj = nn.Linear(config.d_model, config.num_kv_heads * width, bias=bias)
+        self.v_proj = nn.Linear(config.d_model, config.num_kv_heads * width, bias=bias)
         self.o_proj = nn.Linear(config.num_heads * width, config.d_model, bias=False)
         if config.qk_norm:
             self.q_norm: RMSNorm | None = RMSNorm(width, config.norm_eps)

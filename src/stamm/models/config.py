@@ -379,6 +379,7 @@ class DecoderConfig:
 
     head_dim      None means d_model / num_heads
     qk_norm       RMSNorm over head_dim on queries and keys, before the rotation (as Apertus)
+    qkv_bias      biases of queries, keys and values (as Qwen2), 0 at the start
     max_context   longest sequence in tokens; written into exports
     init_std      standard deviation of every matrix at the start
     structured    layers and training of structured feed-forward matrices (`ffn.linear`)
@@ -393,6 +394,7 @@ class DecoderConfig:
     ffn: PlainFFN | GatedFFN = field(default_factory=PlainFFN)
     rope: PlainRope | Llama3Rope = field(default_factory=PlainRope)
     qk_norm: bool = True
+    qkv_bias: bool = False
     norm_eps: float = 1e-5
     tied_embeddings: bool = False
     init_std: float = 0.02

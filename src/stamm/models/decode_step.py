@@ -191,7 +191,9 @@ class _StepLayer:
         attention = layer.self_attn
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         weight = torch.cat([_weight(each) for each in projections])
-        self._qkv = _product(weight, packed_rows)
+        biases = [each.bias for each in projections if each.bias is not None]
+        bias = torch.cat(biases).detach().to(dtype) if biases else None
+        self._qkv = _product(weight, packed_rows, bias)
         self._out = _product(_weight(attention.o_proj), packed_rows)
         norms = layer.attention_layernorm, layer.feedforward_layernorm
         self._norms = [_norm(norm, dtype) for norm in norms]
@@ -237,21 +239,25 @@ def _feed_forward(
     return lambda x_BD: down(function(up(x_BD)))
 
 
-def _product(weight: Tensor, packed_rows: int) -> Callable[[Tensor], Tensor]:
-    """x W' for few rows x, with W rearranged for float32 on a CPU: for oneDNN where W is large.
+def _product(
+    weight: Tensor, packed_rows: int, bias: Tensor | None = None
+) -> Callable[[Tensor], Tensor]:
+    """x W' (+ bias) for few rows x, with W rearranged for float32 on a CPU: for oneDNN where W is large.
 
     packed_rows   rows of x that the matrix is packed for; 0: no copy of it, which takes no memory
     """
     large = weight.numel() >= _PACKED_MATRIX
     built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's
     if not (packed_rows and weight.is_cpu and weight.dtype == torch.float32):
-        return lambda x_BD: F.linear(x_BD, weight)
+        return lambda x_BD: F.linear(x_BD, weight, bias)
     if not (large and built):
         turned = weight.detach().t().contiguous()
+        if bias is not None:
+            return lambda x_BD: torch.addmm(bias, x_BD, turned)
         return lambda x_BD: torch.mm(x_BD, turned)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), packed_rows)
     multiply = torch.ops.mkldnn._linear_pointwise
-    return lambda x_BD: multiply(x_BD, packed, None, "none", [], "")
+    return lambda x_BD: multiply(x_BD, packed, bias, "none", [], "")
 
 
 def _weight(linear: nn.Module) -> Tensor:

@@ -266,7 +266,7 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def initialise(self, seed: int, put: Callable[[Tensor, Tensor], object] = Tensor.copy_) -> None:
-        """Draw every weight from `seed`; norms are 1, activations have their spec's initial values.
+        """Draw every weight from `seed`; norms are 1, biases 0, activations have their spec's initial values.
 
         Matrices are normal with standard deviation init_std. A tensor's values depend only on the
         seed, its name and its shape, so arms that share a tensor start from the same one. Structured
@@ -288,6 +288,8 @@ class Decoder(nn.Module):
                 module.weight.fill_(1.0)
             if isinstance(module, RewardHead):
                 module.weight.zero_()
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                module.bias.zero_()
             if isinstance(module, (Activation, GatedActivation)):
                 module.reset_parameters()
 

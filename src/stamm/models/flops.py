@@ -31,11 +31,13 @@ class ParameterCount:
     activation: int
     norms: int
     head: int
+    biases: int = 0
 
     @property
     def total(self) -> int:
         """The sum over all parts."""
-        return self.embedding + self.attention + self.ffn + self.activation + self.norms + self.head
+        blocks = self.attention + self.biases + self.ffn + self.activation + self.norms
+        return self.embedding + blocks + self.head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,10 @@ def count_parameters(config: DecoderConfig) -> ParameterCount:
         activation=config.num_layers * shapes,
         norms=config.num_layers * (2 * d + qk_norm) + d,
         head=0 if config.tied_embeddings else config.vocab_size * d,
+        biases=config.num_layers
+        * config.qkv_bias
+        * (config.num_heads + 2 * config.num_kv_heads)
+        * e,
     )
 
 

@@ -15,12 +15,13 @@ from stamm.models.config import DecoderConfig, Dense, GatedFFN
 # Names of ACT2FN in transformers/activations.py that compute the same function as ours.
 PLAIN_ACTS = {"xielu": "xielu", "relu2": "relu2", "relu": "relu", "gelu": "gelu", "silu": "silu"}
 GATED_ACTS = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
-# (gated, qk_norm) -> model type and class with such blocks
+# (gated, qk_norm, qkv_bias) -> model type and class with such blocks
 CLASSES = {
-    (False, True): ("apertus", "ApertusForCausalLM"),
-    (False, False): ("arcee", "ArceeForCausalLM"),
-    (True, True): ("qwen3", "Qwen3ForCausalLM"),
-    (True, False): ("llama", "LlamaForCausalLM"),
+    (False, True, False): ("apertus", "ApertusForCausalLM"),
+    (False, False, False): ("arcee", "ArceeForCausalLM"),
+    (True, True, False): ("qwen3", "Qwen3ForCausalLM"),
+    (True, False, False): ("llama", "LlamaForCausalLM"),
+    (True, False, True): ("qwen2", "Qwen2ForCausalLM"),
 }
 
 
@@ -80,7 +81,15 @@ def hub_class(config: DecoderConfig) -> HubClass:
             where="model.num_heads",
             fix="Train with model.qk_norm=true, or with heads that divide d_model",
         )
-    model_type, architecture = CLASSES[gated, config.qk_norm]
+    blocks = (gated, config.qk_norm, config.qkv_bias)
+    if blocks not in CLASSES:
+        raise ExportError(
+            "transformers has biases of queries, keys and values only in Qwen2, whose block is gated"
+            " and does not normalise queries and keys",
+            where="model.qkv_bias = True",
+            fix="Train with model.qkv_bias=false, or a gated block with model.qk_norm=false",
+        )
+    model_type, architecture = CLASSES[blocks]
     own = name not in known
     return HubClass(
         model_type=model_type,

@@ -32,6 +32,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 131072,
         "num_key_value_heads": 8, "sliding_window": 4096,
     },
+    "phi3": {
+        "hidden_act": "silu", "rms_norm_eps": 1e-5, "max_position_embeddings": 4096,
+    },
+    "qwen2": {
+        "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 32768,
+        "num_key_value_heads": 32,
+    },
     "qwen3": {
         "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 32768,
         "num_key_value_heads": 32, "head_dim": 128,
@@ -145,6 +152,26 @@ _OF_TYPE: dict[str, dict[str, RefusedKey]] = {
         "qk_norm": RefusedKey(meaning="leaves queries and keys as they are", neutral=(True,))
     },
 }
+_HARMLESS_OF_TYPE = {
+    # the context of longrope, which is refused by its type
+    "phi3": frozenset({"original_max_position_embeddings", "resid_pdrop"})
+}
+OTHER_BLOCKS = {
+    "gemma": "scales its embedding and has a GELU by tanh",
+    "gemma2": "normalises after each block and caps scores and logits",
+    "gemma3": "normalises after each block, and has two bases of positions",
+    "gemma3_text": "normalises after each block, and has two bases of positions",
+    "gpt_oss": "routes tokens to experts",
+    "mixtral": "routes tokens to experts",
+    "olmo2": "normalises after each block instead of before",
+    "phi": "computes attention and feed-forward block beside one another",
+    "qwen3_5": "has layers of linear attention",
+    "qwen3_5_text": "has layers of linear attention",
+    "qwen3_moe": "routes tokens to experts",
+    "qwen3_next": "has layers of linear attention",
+    "smollm3": "has layers without positions",
+}
+"""Why the block of other model types is not that of a stamm decoder."""
 # Words in the name of a key that changes what is computed: "logit_scale_up", "ropeScaling".
 _SUSPECT = re.compile(
     r"(?:(?<![a-zA-Z])|(?=[A-Z]))(?i:"
@@ -165,13 +192,56 @@ _ROPE_OTHERS = (
 def config_keys(model_type: str) -> KnownKeys:
     """The keys of config.json of a model type."""
     own = {"attention_bias": _BIAS, "mlp_bias": _BIAS, **_OF_TYPE.get(model_type, {})}
+    harmless = _HARMLESS_OF_TYPE.get(model_type, frozenset())
     return KnownKeys(
         reader=f"{CONFIG} of {model_type}",
         read=_READ,
-        harmless=_HARMLESS,
-        refused={**_REFUSED, **own},
+        harmless=_HARMLESS | harmless,
+        refused={k: v for k, v in {**_REFUSED, **own}.items() if k not in harmless},
         suspect=_SUSPECT,
     )
+
+
+def attention_window(config: Mapping[str, Any]) -> int | None:
+    """The sliding window of a config.json: tokens that a layer sees; None where all layers see all.
+
+    Raises   DataError for a window or layers that are not understood.
+    """
+    model_type = str(config.get("model_type"))
+    plain = {**DEFAULTS.get(model_type, {}), **config}
+    window, kinds = plain.get("sliding_window"), plain.get("layer_types")
+    for kind in kinds or ():
+        if kind not in ("full_attention", "sliding_attention"):
+            raise DataError(
+                f"layer_types = {visible(repr(kind), 60)} is not supported by a stamm decoder",
+                fix="Known: full_attention, sliding_attention",
+            )
+    if model_type in ("qwen2", "qwen3"):
+        first, layers = plain.get("max_window_layers", 28), plain.get("num_hidden_layers", 0)
+        none = isinstance(first, int) and isinstance(layers, int) and first >= layers
+        if not plain.get("use_sliding_window", False) or (none and not kinds):
+            window = None
+    elif not plain.get("use_sliding_window", True):
+        window = None
+    sliding = "sliding_attention" in kinds if kinds else window is not None
+    if not sliding:
+        return None
+    if type(window) is not int or window < 1:
+        raise DataError(
+            f"layer_types has sliding_attention, and sliding_window = {visible(repr(window), 60)}",
+            fix="Write the window that the model was trained with",
+        )
+    return window
+
+
+def longest_context(config: Mapping[str, Any]) -> int | None:
+    """The longest context of a config.json in which no layer's window hides a token; None: not stated."""
+    default = DEFAULTS.get(str(config.get("model_type")), {}).get("max_position_embeddings")
+    longest = config.get("max_position_embeddings", default)
+    if type(longest) is not int:
+        return None
+    window = attention_window(config)
+    return longest if window is None else min(longest, window)
 
 
 def rope_keys(rope_type: str) -> KnownKeys:
@@ -294,6 +364,12 @@ def unused_keys(folder: Path) -> tuple[UnknownKeys, list[str]]:
     unknown, sentences = UnknownKeys(), list[str]()
     config = _object(folder / CONFIG)
     unknown.add(config_keys(str(config.get("model_type"))).unknown(config))
+    window, longest = attention_window(config), longest_context(config)
+    if window is not None and window == longest:
+        sentences.append(
+            f"sliding_window = {window:,}: contexts of up to {window:,} tokens are read, in which the"
+            " window hides nothing."
+        )
     for name in ("rope_parameters", "rope_scaling"):
         inner = config.get(name)
         if isinstance(inner, Mapping):

@@ -1,4 +1,4 @@
-"""Decoders from folders in the layout of transformers: Llama, Mistral, Qwen3, Arcee and Apertus.
+"""Decoders from folders in the layout of transformers: Llama, Mistral, Phi-3, Qwen2, Qwen3, Arcee, Apertus.
 
 Keys of config.json are read, or refused by name (`hf_files`). Names, shapes and types of the tensors
 are compared with the configuration before a decoder is built.
@@ -8,7 +8,7 @@ Checked  tests/unit/models/test_hub_folder.py, against transformers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,8 +30,10 @@ from stamm.models.hf_files import (
     CONFIG,
     DEFAULTS,
     INDEX,
+    OTHER_BLOCKS,
     WEIGHTS,
     config_keys,
+    longest_context,
     rope_keys,
     weight_files,
     weight_map,
@@ -45,7 +47,8 @@ LLAMA_NAMES = {
 }
 """Our names of tensors, and those of every architecture of transformers but Apertus."""
 _TYPES = {name: blocks for blocks, (name, _) in CLASSES.items()}
-_TYPES["mistral"] = _TYPES["llama"]  # the same block, with a window that must be off
+_TYPES["mistral"] = _TYPES["llama"]  # the same block, with a window
+_TYPES["phi3"] = _TYPES["llama"]  # the same block, with some matrices stored as one
 _DTYPES = ("F64", "F32", "BF16", "F16")
 _EMBEDDING, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 _FREQUENCIES = ".rotary_emb.inv_freq"  # transformers before version 4.32 stored the constants
@@ -56,12 +59,14 @@ _NAMED = 3  # tensors in one message
 
 
 class _Stored(NamedTuple):
-    """A tensor in a file."""
+    """A tensor in a file, or its rows from `first` to `last`, exclusive; None: all."""
 
     name: str
     file: Path
     shape: tuple[int, ...]
     dtype: str
+    first: int = 0
+    last: int | None = None
 
 
 def load_hub(
@@ -82,7 +87,7 @@ def load_hub(
              tensors are missing, extra, quantized or of another shape, or contain NaN.
     """
     config = load_hub_config(folder, compat)
-    tensors = _stored_tensors(folder)
+    tensors = _stored_tensors(folder, config)
     _check_tensors(config, tensors, folder)
     state = _read(tensors)
     if config.tied_embeddings and _OUTPUT in state and _EMBEDDING in state:
@@ -104,6 +109,12 @@ def load_hub(
     except DataError as error:
         raise DataError(error.what, where=str(folder), fix="Fetch the weights again") from None
     return decoder
+
+
+def hub_types(folder: Path) -> dict[str, torch.dtype]:
+    """bfloat16 for each parameter of the decoder in a folder that is stored so, by name."""
+    tensors = _stored_tensors(folder, load_hub_config(folder))
+    return {name: torch.bfloat16 for name, tensor in tensors.items() if tensor.dtype == "BF16"}
 
 
 def load_hub_config(folder: Path, compat: Literal["exact", "eps"] = "exact") -> DecoderConfig:
@@ -133,12 +144,13 @@ def _decoder_config(
     try:
         model_type = str(stored["model_type"])
         if model_type not in _TYPES:
-            raise _not_ours("model_type", model_type, where, nearest(model_type, _TYPES))
-        gated, qk_norm = _TYPES[model_type]
+            known = nearest(model_type, _TYPES)
+            why = OTHER_BLOCKS.get(model_type)
+            raise _not_ours("model_type", model_type, where, f"It {why}. {known}" if why else known)
+        gated, qk_norm, qkv_bias = _TYPES[model_type]
         config_keys(model_type).check(stored, where)
         plain = {**DEFAULTS[model_type], **stored}
         _check_class(plain, model_type, where)
-        _check_window(plain, model_type, where)
         acts = {theirs: ours for ours, theirs in (GATED_ACTS if gated else PLAIN_ACTS).items()}
         own = plain.get(ACTIVATION_KEY)
         act = own["spec"] if isinstance(own, Mapping) else acts.get(str(plain["hidden_act"]))
@@ -161,10 +173,11 @@ def _decoder_config(
                 "ffn": ffn,
                 "rope": _rope(plain, model_type, where),
                 "qk_norm": qk_norm,
+                "qkv_bias": qkv_bias,
                 "norm_eps": plain["rms_norm_eps"],
                 "tied_embeddings": plain.get("tie_word_embeddings") or False,
                 "init_std": plain.get("initializer_range") or 0.02,
-                "max_context": plain["max_position_embeddings"],
+                "max_context": longest_context(plain) or plain["max_position_embeddings"],
             },
             where,
         )
@@ -177,6 +190,8 @@ def _decoder_config(
         raise DataError(
             f"{where} does not describe a decoder: {error.what}", fix=error.fix
         ) from None
+    except DataError as error:
+        raise DataError(error.what, where=error.where or where, fix=error.fix) from None
 
 
 def _check_class(plain: Mapping[str, Any], model_type: str, where: str) -> None:
@@ -196,24 +211,6 @@ def _check_class(plain: Mapping[str, Any], model_type: str, where: str) -> None:
         raise _not_ours(
             "auto_map", plain["auto_map"], where, "Code of a model folder is not executed"
         )
-
-
-def _check_window(plain: Mapping[str, Any], model_type: str, where: str) -> None:
-    """Check that every layer attends to all earlier tokens of a context."""
-    kinds = plain.get("layer_types")
-    others = [kind for kind in kinds or () if kind != "full_attention"]
-    if others:
-        raise _not_ours("layer_types", others[0], where, "Known: full_attention")
-    window = plain.get("sliding_window")
-    used = plain.get("use_sliding_window", model_type != "qwen3")
-    if model_type == "qwen3" and not kinds:
-        first = plain.get("max_window_layers", 28)
-        used = used and not (isinstance(first, int) and first >= plain["num_hidden_layers"])
-    if window is None or not used or (kinds and model_type == "qwen3"):
-        return
-    if isinstance(window, int) and window >= plain["max_position_embeddings"]:
-        return
-    raise _not_ours("sliding_window", window, where, "A window of the context or more is read")
 
 
 def _rope(plain: Mapping[str, Any], model_type: str, where: str) -> dict[str, Any]:
@@ -266,7 +263,7 @@ def _unfit(folder: Path, why: str) -> DataError:
     return DataError(f"the weights in {folder} do not fit {CONFIG}: {why}")
 
 
-def _stored_tensors(folder: Path) -> dict[str, _Stored]:
+def _stored_tensors(folder: Path, config: DecoderConfig) -> dict[str, _Stored]:
     """Each stored tensor by our name; no data are read.
 
     Raises   DataError for a tensor of another type, or one that is stored twice.
@@ -289,17 +286,18 @@ def _stored_tensors(folder: Path) -> dict[str, _Stored]:
         )
     # A model that was saved from the class without an output matrix has no "model." in its names.
     prefix = "" if any(tensor.name.startswith("model.") for tensor in stored) else "model."
-    apertus = read_json(folder / CONFIG)["model_type"] == "apertus"
+    model_type = read_json(folder / CONFIG)["model_type"]
     tensors: dict[str, _Stored] = {}
-    for tensor in stored:
+    parts = (part for entry in stored for part in _parts(entry, config, model_type))
+    for name, tensor in parts:
         shown = visible(tensor.name, 100)
         if tensor.dtype not in _DTYPES:
             raise DataError(
                 f"{shown} in {tensor.file} has the type {tensor.dtype}: quantized weights are not read",
                 fix=f"Use the model with weights of the type {' or '.join(_DTYPES)}",
             )
-        own = tensor.name if tensor.name == _OUTPUT else prefix + tensor.name
-        for ours, theirs in () if apertus else LLAMA_NAMES.items():
+        own = name if name == _OUTPUT else prefix + name
+        for ours, theirs in () if model_type == "apertus" else LLAMA_NAMES.items():
             own = own.replace(theirs, ours)
         if own in tensors:
             raise DataError(
@@ -309,6 +307,29 @@ def _stored_tensors(folder: Path) -> dict[str, _Stored]:
             )
         tensors[own] = tensor
     return tensors
+
+
+def _parts(
+    tensor: _Stored, config: DecoderConfig, model_type: str
+) -> Iterator[tuple[str, _Stored]]:
+    """A stored tensor by its name; each matrix of those that Phi-3 stores as one."""
+    queries = config.num_heads * config.head_width
+    keys, width = config.num_kv_heads * config.head_width, config.ffn.width
+    fused = {
+        "qkv_proj": (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)),
+        "gate_up_proj": (("gate_proj", width), ("up_proj", width)),
+    }
+    module = tensor.name.removesuffix(".weight").rpartition(".")[2]
+    if model_type != "phi3" or module not in fused or len(tensor.shape) != 2:
+        yield tensor.name, tensor
+        return
+    first, (rows, columns) = 0, tensor.shape
+    for number, (name, size) in enumerate(fused[module], 1):
+        # The last has all rows that are left, so that its shape is wrong when the sizes are.
+        last = rows if number == len(fused[module]) else first + size
+        part = tensor._replace(shape=(last - first, columns), first=first, last=last)
+        yield tensor.name.replace(f".{module}.", f".{name}."), part
+        first = last
 
 
 def _check_tensors(config: DecoderConfig, tensors: Mapping[str, _Stored], folder: Path) -> None:
@@ -355,7 +376,12 @@ def _read(tensors: Mapping[str, _Stored]) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as opened:
             for own, tensor in tensors.items():
                 if tensor.file == path:
-                    state[own] = opened.get_tensor(tensor.name)
+                    whole = tensor.last is None
+                    state[own] = (
+                        opened.get_tensor(tensor.name)
+                        if whole
+                        else opened.get_slice(tensor.name)[tensor.first : tensor.last]
+                    )
     return state
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from stamm.activations.module.shape_parameters import shape_parameters
 from stamm.base.errors import ConfigError
 from stamm.models.config import DecoderConfig
-from stamm.models.decoder import Decoder, normal_values
+from stamm.models.decoder import Decoder, decoder_of, normal_values
 from stamm.models.linear import StructuredLinear
 from stamm.models.lora_config import Lora
 from stamm.models.reward_head import REWARD_HEAD
@@ -25,15 +26,32 @@ from stamm.models.reward_head import REWARD_HEAD
 _WEIGHT, _A, _B = ".weight", ".lora_A", ".lora_B"
 
 
+class _FrozenProduct(torch.autograd.Function):
+    """x W' of a frozen W in 16 bits, computed in the dtype of x; W is kept for backward, not its copy."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        # Without a gradient torch multiplies more than two dimensions in another order.
+        return F.linear(x.flatten(0, -2), weight.to(x.dtype)).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (weight,) = ctx.saved_tensors
+        (grad,) = grads
+        product = grad.flatten(0, -2) @ weight.to(grad.dtype)
+        return product.view(*grad.shape[:-1], -1), None
+
+
 class LoraLinear(nn.Linear):
-    """W x + scale B A x without bias: `weight` W (M, N), `lora_A` (R, N), `lora_B` (M, R).
+    """W x + scale B A x (+ bias): `weight` W (M, N), `lora_A` (R, N), `lora_B` (M, R).
 
     Checked  tests/unit/models/test_lora.py
     """
 
     def __init__(self, linear: nn.Linear, lora: Lora) -> None:
         super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
-        self.weight = linear.weight
+        self.weight, self.bias = linear.weight, linear.bias
         device = linear.weight.device
         self.lora_A = nn.Parameter(torch.empty(lora.rank, linear.in_features, device=device))
         self.lora_B = nn.Parameter(torch.zeros(linear.out_features, lora.rank, device=device))
@@ -41,8 +59,11 @@ class LoraLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """The result, (..., M), from `x`, (..., N)."""
-        low = F.linear(F.linear(x, self.lora_A), self.lora_B)
-        return F.linear(x, self.weight) + self.scale * low
+        low = self.scale * F.linear(F.linear(x, self.lora_A), self.lora_B)
+        if self.weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type):
+            return F.linear(x, self.weight, self.bias) + low
+        product: Tensor = _FrozenProduct.apply(x, self.weight)  # type: ignore[no-untyped-call]
+        return (product if self.bias is None else product + self.bias) + low
 
 
 def add_adapters(decoder: Decoder, lora: Lora) -> None:
@@ -76,6 +97,17 @@ def add_adapters(decoder: Decoder, lora: Lora) -> None:
             )
         for parameter in learned.values():
             parameter.requires_grad_()
+
+
+def keep_stored_types(decoder: Decoder, stored: Mapping[str, torch.dtype]) -> None:
+    """Give the frozen matrices that have adapters the dtype in which the start model stores them.
+
+    stored   dtype by name; bfloat16 halves the memory of the matrices, other types stay float32
+    Edge     their values are lost: call it before they are loaded. Products are those of float32
+    """
+    for name, module in decoder.named_modules():
+        if isinstance(module, LoraLinear) and stored.get(name + _WEIGHT) == torch.bfloat16:
+            module.weight.data = torch.empty_like(module.weight, dtype=torch.bfloat16)
 
 
 @torch.no_grad()
@@ -137,7 +169,7 @@ def adapters(weights: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
 
 @torch.no_grad()
 def merged_weights(weights: Mapping[str, Tensor], lora: Lora) -> dict[str, Tensor]:
-    """Weights by name with W + scale B A, summed in float64 and rounded once, in place of each target.
+    """Weights by name with W + scale B A, summed in float64 and rounded to float32, in place of each target.
 
     weights   all parameters by name, unsharded; they do not change
     Checked   tests/unit/models/test_lora.py
@@ -146,7 +178,7 @@ def merged_weights(weights: Mapping[str, Tensor], lora: Lora) -> dict[str, Tenso
     for name, (a, b) in adapters(weights).items():
         weight = dense[name + _WEIGHT]
         product = b.double() @ a.double()
-        dense[name + _WEIGHT] = (weight.double() + lora.scale * product).to(weight.dtype)
+        dense[name + _WEIGHT] = (weight.double() + lora.scale * product).float()
     return dense
 
 
@@ -158,6 +190,4 @@ def merged_decoder(config: DecoderConfig, weights: Mapping[str, Tensor], lora: L
     dense = merged_weights(weights, lora)
     if config.tied_embeddings:
         dense["lm_head.weight"] = dense["model.embed_tokens.weight"]
-    decoder = Decoder(config)
-    decoder.load_state_dict(dense)
-    return decoder
+    return decoder_of(config, dense)

@@ -17,7 +17,7 @@ class Lora:
     rank      rows of A and columns of B
     alpha     scale of the adapters, independent of the rank
     targets   the matrices of every layer that get adapters; a feed-forward block without a gate has
-              no gate_proj
+              no gate_proj. With train_activation there may be none: () trains the activations alone
     train_activation   also train the parameters of the activations (xIELU's alphas); everything
               else is frozen
     seed      of A; None: that of the run
@@ -37,7 +37,11 @@ class Lora:
             self,
             ("rank", self.rank >= 1, "must be at least 1"),
             ("alpha", 0 < self.alpha < math.inf, "must be positive and finite"),
-            ("targets", bool(self.targets), "names no matrix"),
+            (
+                "targets",
+                bool(self.targets) or self.train_activation,
+                "names no matrix, and train_activation is false",
+            ),
             ("targets", not unknown, f"has names other than {', '.join(TARGETS)}"),
             ("targets", len(set(self.targets)) == len(self.targets), "names a matrix twice"),
         )

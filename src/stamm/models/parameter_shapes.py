@@ -26,6 +26,8 @@ def parameter_shapes(config: DecoderConfig, *, guides: bool = False) -> dict[str
             ("o", (d, queries)),
         ):
             shapes[f"{here}.self_attn.{name}_proj.weight"] = shape
+            if config.qkv_bias and name != "o":
+                shapes[f"{here}.self_attn.{name}_proj.bias"] = shape[:1]
         if config.qk_norm:
             shapes |= {f"{here}.self_attn.{x}_norm.weight": (e,) for x in "qk"}
         sides = (("gate", d, ffn.width),) if isinstance(ffn, GatedFFN) else ()

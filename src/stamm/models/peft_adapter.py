@@ -38,9 +38,11 @@ def save_adapted(
     """Store the merged decoder in `folder` ("model"), its adapters in the folder "adapter" beside.
 
     weights   all parameters of the decoder by name, unsharded
+    Edge      without adapters there is no such folder: PEFT has no form for activations alone
     Checked   tests/unit/models/test_peft_adapter.py
     """
-    _save_adapter(config, weights, lora, folder.with_name(ADAPTER))
+    if lora.targets:
+        _save_adapter(config, weights, lora, folder.with_name(ADAPTER))
     save_decoder(merged_decoder(config, weights, lora), folder)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from stamm.base.config import from_plain, to_plain
@@ -33,14 +35,18 @@ def describe_decoder(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-def save_decoder(decoder: Decoder, folder: Path) -> None:
+def save_decoder(
+    decoder: Decoder, folder: Path, dtypes: Mapping[str, torch.dtype] | None = None
+) -> None:
     """Write `decoder` into `folder`; the description comes last, with the SHA-256 of the weights.
+
+    dtypes   of tensors in the file, by name; others keep theirs
 
     Guides of structured matrices serve training only and are not stored.
     """
     guides = {f"{name}.guide" for name, _ in structured_linears(decoder)}
     state = {
-        name: tensor.contiguous()
+        name: tensor.to((dtypes or {}).get(name, tensor.dtype)).contiguous()
         for name, tensor in decoder.state_dict().items()
         if name not in guides
     }
@@ -95,13 +101,26 @@ def load_decoder(folder: Path, *, mapped: bool = False) -> Decoder:
     if config.tied_embeddings:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     try:
-        if mapped:
-            return decoder_of(config, state)
-        decoder = Decoder(config)
-        decoder.load_state_dict(state)
+        return decoder_of(config, state)
     except RuntimeError as error:
         raise DataError(f"{folder / WEIGHTS} does not fit {DECODER}: {error}") from None
-    return decoder.eval()
+
+
+def stored_types(folder: Path) -> dict[str, torch.dtype]:
+    """The dtype of each tensor of a stored decoder, by name: float32 or bfloat16; of others, float32.
+
+    Raises   DataError when the file cannot be read
+    """
+    path = folder / WEIGHTS
+    check_file(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    return {
+        name: torch.bfloat16 if kind == "BF16" else torch.float32 for name, kind in kinds.items()
+    }
 
 
 def _check_weights(path: Path, stored: dict[str, Any]) -> None:

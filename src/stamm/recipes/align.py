@@ -115,7 +115,7 @@ class SFTRecipe:
         training = offline_steps(self.train, "sft", start, prepare, ReferenceConfig())
         sampled = sample_answers_steps("sft", self.sample_answers, start, training)
         audits = audit_steps("sft", self.audit, start)
-        ends = _finish("sft", start, self.evaluate, self.export)
+        ends = _finish("sft", start, self)
         steps = [*start.steps, *training, *sampled, *audits, *ends]
         return (*steps, report_step(self.report, steps))
 
@@ -220,7 +220,7 @@ class PreferenceRecipe:
         steps += self._sampled(start, context) if self.prompts else self._offline(start, context)
         steps += sample_answers_steps(self.name, self.sample_answers, start, steps)
         audits = audit_steps(self.name, self.audit, start)
-        steps += [*audits, *_finish(self.name, start, self.evaluate, self.export)]
+        steps += [*audits, *_finish(self.name, start, self)]
         if self.test_prompts:
             beta = loss.closed_form_beta if isinstance(loss := self.train.loss, QRPO) else None
             steps += _compared(self, self.name, start, beta, audited=bool(audits))
@@ -367,7 +367,7 @@ class GRPORecipe:
             )
         steps = [*start.steps, grpo_step(config, _GRPO, start)]
         audits = audit_steps(_GRPO, self.audit, start)
-        steps += [*audits, *_finish(_GRPO, start, self.evaluate, self.export)]
+        steps += [*audits, *_finish(_GRPO, start, self)]
         if self.test_prompts:
             steps += _compared(self, _GRPO, start, None, audited=bool(audits))
         return (*steps, report_step(self.report, steps))
@@ -485,14 +485,15 @@ def _on_policy() -> FineTuneConfig:
 
 
 def _finish(
-    arm: str, start: StartModel, evaluate: EvaluateConfig | None, export: ExportConfig | None
+    arm: str, start: StartModel, recipe: SFTRecipe | PreferenceRecipe | GRPORecipe
 ) -> list[Step]:
     """Evaluation, where there is held-out text, and export of an arm."""
     steps = []
-    if evaluate is not None and start.pack:
-        steps.append(evaluate_step(arm, evaluate, start))
-    if export is not None:
-        steps.append(export_step(arm, export, start))
+    if recipe.evaluate is not None and start.pack:
+        steps.append(evaluate_step(arm, recipe.evaluate, start))
+    if recipe.export is not None:
+        own_rows = not isinstance(recipe, GRPORecipe) and recipe.prepare.held_out > 0
+        steps.append(export_step(arm, recipe.export, start, own_rows=own_rows))
     return steps
 
 

@@ -19,7 +19,6 @@ from stamm.align.training.loss_config import needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
-from stamm.base.user_code import reference_files
 from stamm.evaluate.config import EvaluateConfig, check_step, task_inputs
 from stamm.export.config import ExportConfig, check_without_text
 from stamm.models.sampling_config import SamplingConfig
@@ -392,13 +391,17 @@ def audit_steps(arm: str, config: AuditConfig | None, start: StartModel) -> list
     ]
 
 
-def export_step(arm: str, config: ExportConfig, start: StartModel) -> Step:
+def export_step(
+    arm: str, config: ExportConfig, start: StartModel, *, own_rows: bool = False
+) -> Step:
     """The export of an arm.
+
+    own_rows   whether its alignment data keeps rows from training
 
     Raises   ConfigError for a setting that is not read
     """
     pack: dict[str, Any] = {"pack": start.pack} if start.pack else {}
-    if not pack:
+    if not (pack or own_rows or config.held_out_file):
         check_without_text(config)
     return Step(
         name=f"export.{arm}",
@@ -407,6 +410,6 @@ def export_step(arm: str, config: ExportConfig, start: StartModel) -> Step:
         folder=f"arms/{arm}/export",
         inputs={"model": f"arms/{arm}/model", "tokenizer": start.tokenizer, **pack},
         after=(f"finetune.{arm}",),
-        external={**start.external, **reference_files((config.target,))},
+        external={**start.external, **config.files()},
         outputs=(".",),
     )

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from stamm.align.model_source import check_vocabulary, find_model
 from stamm.base.errors import DataError
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.text_model import AnyTokenizer, load_tokenizer
 from stamm.models.decoder import Decoder
 from stamm.models.hf_files import is_hub_folder
@@ -41,12 +40,12 @@ def load(folder: str | os.PathLike[str] | RunFolder, arm: str = "") -> LoadedMod
     root = folder.root if isinstance(folder, RunFolder) else Path(folder)
     for exported in (root, root / _EXPORTED):
         if is_hub_folder(exported):
-            source = find_model(str(exported))
+            source = find_model(str(exported), arm or None)
             decoder, tokenizer = load_hub(source.model), load_tokenizer(source.tokenizer)
             check_vocabulary(decoder.config, tokenizer.size, source.tokenizer)
             return LoadedModel(decoder, tokenizer)
     if not root.is_dir():
         raise DataError(f"{root} does not exist")
     trained = RunFolder(root).arm(arm)
-    own = Tokenizer.load(input_of_arm(trained, "tokenizer") / "tokenizer.json")
-    return LoadedModel(load_decoder(trained / "model"), own)
+    tokenizer = load_tokenizer(input_of_arm(trained, "tokenizer"))
+    return LoadedModel(load_decoder(trained / "model"), tokenizer)

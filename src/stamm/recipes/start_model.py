@@ -12,7 +12,7 @@ from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
-from stamm.models.hf_files import GENERATION
+from stamm.models.hf_files import GENERATION, longest_context
 from stamm.recipes.jobs import model_finder
 from stamm.runs.arms import input_of_arm
 from stamm.runs.job import Step
@@ -97,8 +97,8 @@ def start_model(run: str, arm: str | None, root: Path) -> StartModel:
 def _imported(folder: Path, root: Path) -> StartModel:
     path = folder / "config.json"
     stored = read_json(path)
-    longest = stored.get("max_position_embeddings") if isinstance(stored, dict) else None
-    if not isinstance(longest, int) or longest < 2:
+    longest = longest_context(stored) if isinstance(stored, dict) else None
+    if longest is None or longest < 2:
         raise DataError(f"{path} has no max_position_embeddings", fix="Add it to the file")
     step = Step(
         name="import_model",

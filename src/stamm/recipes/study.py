@@ -10,7 +10,6 @@ from pathlib import Path
 from stamm.audit.config import AuditConfig
 from stamm.base.config import check_all, validate
 from stamm.base.errors import ConfigError
-from stamm.base.user_code import reference_files
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
@@ -253,6 +252,6 @@ def _export_step(arm: str, config: ExportConfig) -> Step:
         folder=f"arms/{arm}/export",
         inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "pack": "pack"},
         after=(f"pretrain.{arm}", "tokenizer", "pack"),
-        external=reference_files((config.target,)),
+        external=config.files(),
         outputs=(".",),
     )

@@ -70,7 +70,9 @@ def bill_of_materials(
 
 def _model_card(facts: ReleaseFacts, data: list[str]) -> dict[str, Any]:
     config = facts.decoder
-    model_type, architecture = CLASSES[isinstance(config.ffn, GatedFFN), config.qk_norm]
+    model_type, architecture = CLASSES[
+        isinstance(config.ffn, GatedFFN), config.qk_norm, config.qkv_bias
+    ]
     metrics = [
         {"type": f"{task} {name}"[:_LONGEST], "value": f"{metric.value:.6g}"}
         for task, name, metric in finite_metrics(facts.tasks)

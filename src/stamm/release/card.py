@@ -222,7 +222,9 @@ def _parity(found: ParityFile) -> tuple[str, str, str]:
     wrong = sum(one.differing for one in found.tokens)
     return (
         "" if apart is None else f"{apart:.1e}",
-        "" if bits is None else f"{bits.exported / bits.original - 1:+.3%}",
+        ("" if found.measured else "not measured")
+        if bits is None
+        else f"{bits.exported / bits.original - 1:+.3%}",
         f"{wrong} of {sum(one.tokens for one in found.tokens)}" if found.tokens else "",
     )
 

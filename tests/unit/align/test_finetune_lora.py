@@ -17,9 +17,10 @@ from stamm.align.training.log_probs import completion_log_probs
 from stamm.align.training.loss_config import QRPO, SFT, Loss
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
+from stamm.engine import trainer_setup
 from stamm.engine.distributed import DistributedContext
 from stamm.models.config import BlockDense, PlainFFN, SelfGuide, Structured
-from stamm.models.decoder import build_decoder
+from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.flops import training_flops
 from stamm.models.lora import add_adapters, init_adapters, merged_decoder
 from stamm.models.lora_config import Lora
@@ -37,6 +38,7 @@ from tests.unit.align.finetuned import (
     fine_tune,
     metrics,
     pairs,
+    start_model,
     trained,
 )
 from tests.unit.untrained_run import untrained_run
@@ -67,6 +69,45 @@ def test_adapters_learn_from_the_start_model_on(tmp_path: Path, loss: Loss) -> N
     adapters = load_file(arm / "adapter" / "adapter_model.safetensors")
     assert summary.trainable_parameters == sum(each.numel() for each in adapters.values())
     assert summary.flops < 0.95 * training_flops(MODEL, CONTEXT) * summary.trained_tokens // CONTEXT
+
+
+def test_a_base_stored_in_bfloat16_trains_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frozen matrices stay in 16 bits; losses and the merged model are those of float32."""
+    seen: list[torch.dtype] = []
+    keep = trainer_setup.keep_stored_types
+
+    def watched(decoder: Decoder, stored: dict[str, torch.dtype]) -> None:
+        keep(decoder, stored)
+        seen.append(decoder.model.layers[0].get_parameter("mlp.up_proj.weight").dtype)
+
+    monkeypatch.setattr(trainer_setup, "keep_stored_types", watched)
+    losses, merged = [], []
+    for name in ("wide", "narrow"):
+        root = tmp_path / name
+        start_model(root / "start")
+        start = load_decoder(root / "start").bfloat16().float()
+        types = dict.fromkeys(start.state_dict(), torch.bfloat16) if name == "narrow" else None
+        save_decoder(start, root / "start", types)
+        arm = fine_tune(root, chats(), SFT(), lora=LORA)
+        losses.append([line["train/loss_nats"] for line in metrics(arm)])
+        merged.append(trained(arm).state_dict())
+    assert seen == [torch.float32, torch.bfloat16]
+    assert losses[0] == losses[1]
+    assert all(torch.equal(merged[0][key], merged[1][key]) for key in merged[0])
+
+
+def test_activations_are_trained_alone(tmp_path: Path) -> None:
+    shapes = Lora(targets=(), train_activation=True)
+    arm = fine_tune(tmp_path, chats(), SFT(), lora=shapes, schedule=ConstantRate(peak=1e-2))
+    before, after = (load_decoder(path) for path in (tmp_path / "start", arm / "model"))
+    changed = {
+        name for name, tensor in after.state_dict().items()
+        if not torch.equal(tensor, before.state_dict()[name])
+    }  # fmt: skip
+    assert changed == {name for name in after.state_dict() if ".act_fn." in name}
+    assert not (arm / "adapter").exists()
 
 
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:

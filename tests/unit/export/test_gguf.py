@@ -56,6 +56,7 @@ LAYOUTS = {
     "llama3 rope": (replace(SMALL, rope=ROPE), "apertus"),
     "qwen3": (replace(SMALL, ffn=SWIGLU), "qwen3"),
     "llama": (replace(SMALL, ffn=SWIGLU, qk_norm=False, tied_embeddings=True), "llama"),
+    "qwen2": (replace(SMALL, ffn=SWIGLU, qk_norm=False, qkv_bias=True), "qwen2"),
     "llama with llama3 rope": (replace(SMALL, ffn=SWIGLU, qk_norm=False, rope=ROPE), "llama"),
 }
 
@@ -221,7 +222,7 @@ def test_rounded_weights_are_gated_by_bits_per_byte(
         strict = replace(config, bits_tolerance=1e-12)
         job.run(strict, Workspace(folder=tmp_path / "strict", inputs=inputs))
     without = {name: inputs[name] for name in ("model", "tokenizer")}
-    with pytest.raises(ExportError, match="there is no held-out text"):
+    with pytest.raises(ConfigError, match="there is no held-out text"):
         no_samples = replace(
             config, prompt_tokens=USUAL.prompt_tokens, sample_tokens=USUAL.sample_tokens
         )

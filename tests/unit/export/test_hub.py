@@ -64,6 +64,7 @@ CASES = {
     "ApertusForCausalLM": {"rope": Llama3Rope(original_context=16), "head_dim": 12},
     "Qwen3ForCausalLM": {"ffn": GatedFFN(width=40), "tied_embeddings": True},
     "LlamaForCausalLM": {"ffn": GatedFFN(width=40, activation="geglu"), "qk_norm": False},
+    "Qwen2ForCausalLM": {"ffn": GatedFFN(width=40), "qk_norm": False, "qkv_bias": True},
     "ArceeForCausalLM": {"ffn": PlainFFN(width=40, activation="relu2"), "qk_norm": False},
 }
 
@@ -132,6 +133,10 @@ def test_llama_names_replace_ours() -> None:
         (
             {"ffn": GatedFFN(width=48, activation="swiglu_oai")},
             r"activation 'swiglu_oai'.*model\.ffn\.activation.*geglu, reglu, swiglu",
+        ),
+        (
+            {"qkv_bias": True},
+            r"biases of queries, keys and values only in Qwen2.*model\.qkv_bias = True",
         ),
         ({"qk_norm": False}, r"'xielu' in float32 only inside Apertus.*model\.qk_norm=true"),
         (

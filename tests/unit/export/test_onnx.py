@@ -63,7 +63,9 @@ def test_an_activation_agrees(
 ) -> None:
     rope = Llama3Rope(theta=10_000.0, original_context=16)
     plain = isinstance(ffn, GatedFFN)
-    config = replace(SMALL, ffn=ffn, rope=rope, qk_norm=not plain, tied_embeddings=plain)
+    config = replace(
+        SMALL, ffn=ffn, rope=rope, qk_norm=not plain, qkv_bias=plain, tied_embeddings=plain
+    )
     decoder = decoder_of(config)
     tokens = random_tokens(SMALL.vocab_size, 1, 90, seed=1)
     found = difference("", decoder, engine_of(tmp_path, decoder, inputs).logits, tokens)

@@ -11,8 +11,9 @@ import torch
 SIZES: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 96,
+    "pad_token_id": 0,
 }  # fmt: skip
-TYPES = ("llama", "mistral", "qwen3", "arcee", "apertus")
+TYPES = ("llama", "mistral", "phi3", "qwen2", "qwen3", "arcee", "apertus")
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +31,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             for key, parameter in model.named_parameters():
                 if parameter.dim() > 1:
                     parameter.normal_(std=0.2)
+                elif key.endswith("bias"):
+                    parameter.normal_()
                 elif "act_fn" not in key:
                     parameter.uniform_(0.5, 1.5)
         model.save_pretrained(root / name)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_json
+from stamm.models.hf_files import unused_keys
 from stamm.models.hub_folder import load_hub
 from tests.unit.models.conftest import TYPES
 
@@ -112,6 +113,9 @@ READ: dict[str, tuple[str, dict[str, Any], Callable[[State], object] | None]] = 
     "published Apertus": ("apertus", {"qk_norm": True, "post_norm": False, "mlp_bias": False}, None),
     "pretraining_tp": ("llama", {"pretraining_tp": 2}, None),
     "a window of the whole context": ("mistral", {"sliding_window": 96}, None),
+    "a window that is off, of Qwen2": (
+        "qwen2", {"sliding_window": 16, "use_sliding_window": False, "layer_types": ...}, None,
+    ),
     "a window that is off": ("qwen3", {"sliding_window": 16, "max_window_layers": 1}, None),
     "a window of no layer": (
         "qwen3",
@@ -165,12 +169,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Callable[[State], object] | None, 
     "a classifier": ("llama", {"architectures": ["LlamaForSequenceClassification"]}, None, r"architectures = 'LlamaForSequenceClassification'"),
     "own code": ("llama", {"auto_map": {"AutoModelForCausalLM": "x.Y"}}, None, r"auto_map = .*is not executed"),
     "quantized": ("llama", {"quantization_config": {"quant_method": "fp8"}}, None, r"quantization_config = .*describes quantized weights"),
-    "a window": ("mistral", {"sliding_window": 16}, None, r"sliding_window = 16 is not supported"),
-    "Mistral's own window": ("mistral", {"sliding_window": ..., "max_position_embeddings": 8192}, None, r"sliding_window = 4096"),
-    "layers with a window": ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, None, r"layer_types = 'sliding_attention'"),
-    "a window of some layers": ("qwen3", {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1, "layer_types": ...}, None, r"sliding_window = 16"),
+    "layers with a window": ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, None, r"sliding_attention, and sliding_window = None"),
     "biases of attention": ("qwen3", {"attention_bias": True}, None, r"attention_bias = True adds biases"),
-    "another model": ("llama", {"model_type": "qwen2"}, None, r"model_type = 'qwen2' is not supported.*Known: apertus, arcee, llama, mistral, qwen3"),
+    "another model": ("llama", {"model_type": "falcon"}, None, r"model_type = 'falcon' is not supported.*Known: apertus, arcee, llama, mistral, phi3, qwen2, qwen3"),
+    "another block": ("llama", {"model_type": "gemma2"}, None, r"model_type = 'gemma2' .*It normalises after each block"),
+    "matrices of another size stored as one": ("phi3", {"num_key_value_heads": 4}, None, r"qkv_proj\.weight has the shape"),
+    "long positions": ("phi3", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, None, r"rope_type = 'longrope'"),
     "rope by layer type": ("llama", {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4}}}, None, r"full_attention = .* is unknown in rope_parameters"),
     "an unknown key of rope": ("llama", {"rope_parameters": {"rope_theta": 1e4, "spiral": 2}}, None, r"spiral = 2 is unknown in rope_parameters"),
     "another class": ("llama", {"architectures": ["LlamaBidirectionalModel"]}, None, r"architectures = 'LlamaBidirectionalModel' .*Known: LlamaForCausalLM, LlamaModel"),
@@ -196,6 +200,50 @@ def test_what_is_not_read_is_one_line(case: str, folders: dict[str, Path], tmp_p
         load_hub(copied(folders[source], tmp_path / "hub", keys, change))
     assert "\n" not in str(raised.value)
     assert "state_dict" not in str(raised.value)
+
+
+WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "of every layer": ("mistral", {"sliding_window": 16}),
+    "of Phi-3": ("phi3", {"sliding_window": 16}),
+    "of some layers": (
+        "qwen3",
+        {
+            "sliding_window": 16,
+            "use_sliding_window": True,
+            "max_window_layers": 1,
+            "layer_types": ...,
+        },
+    ),
+    "of layers by name": (
+        "qwen2",
+        {
+            "sliding_window": 16,
+            "use_sliding_window": True,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+def test_a_window_limits_the_context(case: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    """Up to the window nothing is hidden; one token more is, so that the limit is not too long."""
+    source, keys = WINDOWS[case]
+    folder = copied(folders[source], tmp_path / "hub", keys)
+    decoder = load_hub(folder)
+    assert decoder.config.max_context == 16
+    with torch.no_grad():
+        apart = (decoder(TOKENS) - theirs(folder)).abs().amax(dim=(0, 2))
+    assert apart[:16].max() < 1e-4
+    assert apart[16] > 1e-3
+    assert any("contexts of up to 16 tokens" in sentence for sentence in unused_keys(folder)[1])
+
+
+def test_the_usual_window_of_mistral(folders: dict[str, Path], tmp_path: Path) -> None:
+    keys = {"sliding_window": ..., "max_position_embeddings": 8192}
+    assert load_hub(copied(folders["mistral"], tmp_path / "a", keys)).config.max_context == 4096
+    keys["sliding_window"] = None
+    assert load_hub(copied(folders["mistral"], tmp_path / "b", keys)).config.max_context == 8192
 
 
 def test_constants_of_xielu_may_be_missing(folders: dict[str, Path], tmp_path: Path) -> None:

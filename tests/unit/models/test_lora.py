@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,7 @@ from stamm.models.lora import (
     is_adapter,
     lora_sizes,
     merged_decoder,
+    merged_weights,
 )
 from stamm.models.lora_config import TARGETS, Lora
 
@@ -207,3 +209,36 @@ def test_gradients_of_frozen_matrices_are_no_flops(config: DecoderConfig) -> Non
     ratio = training_flops(config, 9, **sizes) / training_flops(config, 9)
     assert counted(adapted) / counted(whole) == pytest.approx(ratio, rel=0.05)
     assert ratio < 0.85
+
+
+def test_a_base_in_bfloat16_gives_the_bits_of_float32() -> None:
+    """Products, gradients and the merged matrix; the base itself stays in 16 bits, also in the graph."""
+    torch.manual_seed(1)
+    linear = torch.nn.Linear(24, 16)
+    linear.weight.data = linear.weight.data.bfloat16().float()
+    linear.requires_grad_(requires_grad=False)
+    wide, narrow = (LoraLinear(copy.deepcopy(linear), Lora(rank=4)) for _ in range(2))
+    drawn = torch.randn(4, 24), torch.randn(16, 4)
+    for module in (wide, narrow):
+        for parameter, values in zip((module.lora_A, module.lora_B), drawn, strict=True):
+            parameter.data.copy_(values)
+    narrow.weight.data = narrow.weight.data.bfloat16()
+    x = torch.randn(3, 5, 24)
+    results = []
+    for module in (wide, narrow):
+        given = x.clone().requires_grad_()
+        y = module(given)
+        y.square().sum().backward()
+        results.append((y, given.grad, module.lora_A.grad, module.lora_B.grad))
+    for ours, theirs in zip(*results, strict=True):
+        assert ours is not None
+        assert theirs is not None
+        assert torch.equal(ours, theirs)
+    assert narrow.weight.dtype == torch.bfloat16
+    merged = [
+        merged_weights(
+            {f"up.{name}": value for name, value in module.state_dict().items()}, Lora(rank=4)
+        )
+        for module in (wide, narrow)
+    ]
+    assert torch.equal(merged[0]["up.weight"], merged[1]["up.weight"])

@@ -32,6 +32,7 @@ from stamm.models.parameter_shapes import parameter_shapes, trained_shapes
         {},
         {"tied_embeddings": True, "qk_norm": False},
         {"ffn": GatedFFN(width=32), "num_kv_heads": 4},
+        {"ffn": GatedFFN(width=32), "qk_norm": False, "qkv_bias": True},
         {"ffn": PlainFFN(width=64, linear=LowRank(rank=8))},
         {"ffn": GatedFFN(width=64, linear=BlockDense(blocks=2, rank=8))},
         {

@@ -112,7 +112,9 @@ def test_what_was_chosen_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     act = build_activation("xielu", precision="fast")
     x = torch.linspace(-3, 3, 40000)
     calls: list[str] = []
-    monkeypatch.setattr(direct.DirectCalls, "kernel", lambda *_: None)  # calls by way of `operation`
+    monkeypatch.setattr(
+        direct.DirectCalls, "kernel", lambda *_: None
+    )  # calls by way of `operation`
     forward = operation._forward
     monkeypatch.setattr(operation, "_forward", lambda *a: (calls.append("fused"), forward(*a))[1])
     choice: kernel_choice.Choices = {"attention": "torch", "activation xielu, fast": "torch"}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +188,10 @@ class ImportedTokenizer:
     def has(self, token: str) -> bool:
         """Whether there is a control token of this text."""
         return token in self._ids
+
+    def control_tokens(self) -> Collection[str]:
+        """The texts of all control tokens."""
+        return self._ids.keys()
 
     def control_token(self, token_id: int) -> str | None:
         """The control token of an id; None for an id of text."""

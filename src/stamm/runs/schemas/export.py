@@ -71,6 +71,7 @@ class ParityFile:
     measure                what max_absolute and max_relative are
     bits_tolerance         largest increase of bits per byte, as a share, of a model whose weights are rounded;
                            None: `tolerance` of its logits is the gate
+    measured               False: rounded weights without their gate, as held_out=not_measured asked
     tokens, bits           held-out text by language; bits begins with all languages, ""
     files                  bytes of the files that were checked; {} in files that did not record them
     sha256                 of each of them
@@ -87,6 +88,7 @@ class ParityFile:
     passed: bool
     comparisons: tuple[LogitDifference, ...]
     bits_tolerance: float | None = None
+    measured: bool = True
     tokens: tuple[TokenAgreement, ...] = ()
     bits: tuple[BitsAgreement, ...] = ()
     greedy: GreedyAgreement | None = None
