@@ -172,7 +172,6 @@ class FineTuneRun(FineTuneConfig, DecoderTrainingConfig):
     def of(cls, config: FineTuneJobConfig, **more: Any) -> Self:
         """The run that a step describes, with more fields."""
         names = {f.name for f in fields(config)} & {f.name for f in fields(cls)}
-        names -= {"chosen", "rate_from"}
         return cls(**{**{name: getattr(config, name) for name in names}, **more})
 
     @property
