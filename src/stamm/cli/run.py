@@ -70,7 +70,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if options.restart:
         _set_aside(execution, options)
     execution.folder.check()
-    if recipe.is_own and any(step.job == "pretrain" for step in execution.pending()):
+    trains = any(step.job == "pretrain" for step in execution.pending())
+    if trains and recipe.is_own and isinstance(recipe.config, Study):
         from stamm.cli.plan import print_study_plan
 
         print_study_plan(recipe.config, root)
