@@ -116,6 +116,6 @@ def test_a_chat_model_becomes_a_rounded_gguf_after_preference_optimization(
     model, tokenizer = stamm.load("chat")
     with torch.no_grad():
         assert model(torch.tensor([tokenizer.encode("Hello")])).isfinite().all()
-    assert main(["export", "runs/dpo", "target=transformers"]) == 0
-    exported = read_json(Path("runs/dpo/arms/dpo/export/transformers/config.json"))
+    assert main(["export", "runs/dpo", "target=transformers", "quantization=BF16"]) == 0
+    exported = read_json(Path("runs/dpo/arms/dpo/export/transformers_bf16/config.json"))
     assert exported["architectures"] == ["Qwen2ForCausalLM"]

@@ -103,7 +103,7 @@ def load_folder_chat(folder: Path) -> FolderChat:
 def _any_template(
     tokenizer: ImportedTokenizer, template: str, tokens: Mapping[str, str], folder: Path
 ) -> ChatFormat:
-    """The format of a template that is none of the known ones.
+    """The format of a template in no known format.
 
     Raises   DataError when it cannot be rendered, or its loss mask cannot be proved
     """

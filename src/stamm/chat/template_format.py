@@ -104,8 +104,8 @@ class TemplateFormat:
         if end is None:
             token = next(filter(None, map(self._tokenizer.control_token, body)), None)
             raise DataError(
-                f"the chat template ends an answer with {token or 'no control token'!r}, which is no end"
-                " of a text",
+                f"the chat template ends an answer with {token or 'no control token'!r}, which does not"
+                " end a text",
                 fix="Name its id in eos_token_id of generation_config.json",
             )
         trained = [last.supervised and place <= end for place in range(len(body))]

@@ -34,7 +34,7 @@ class ExportConfig:
     held_out        file of held-out text: plain text, or rows as of a corpus (JSONL, Parquet). "": the
                     run's held-out text, or the held-out rows of its alignment data (prepare.held_out).
                     "not_measured": rounded weights are written without their gate, and the model card
-                    says so
+                    reports it
     held_out_tokens tokens of held-out text whose ids and bits per byte are compared: documents of
                     each language in turn
     parity_rows     sequences compared, of random tokens and again of held-out text

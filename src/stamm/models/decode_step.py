@@ -191,7 +191,7 @@ class _StepLayer:
         attention = layer.self_attn
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         weight = torch.cat([_weight(each) for each in projections])
-        biases = [each.bias for each in projections if each.bias is not None]
+        biases: list[Tensor] = [each.bias for each in projections if each.bias is not None]
         bias = torch.cat(biases).detach().to(dtype) if biases else None
         self._qkv = _product(weight, packed_rows, bias)
         self._out = _product(_weight(attention.o_proj), packed_rows)

@@ -107,7 +107,7 @@ def load_decoder(folder: Path, *, mapped: bool = False) -> Decoder:
 
 
 def stored_types(folder: Path) -> dict[str, torch.dtype]:
-    """The dtype of each tensor of a stored decoder, by name: float32 or bfloat16; of others, float32.
+    """The dtype of each tensor of a stored decoder, by name: bfloat16, or float32 for any other type.
 
     Raises   DataError when the file cannot be read
     """
