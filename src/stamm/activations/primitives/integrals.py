@@ -36,7 +36,7 @@ def integrated(
     """The integral of a gradient from the origin to u, for these parameters.
 
     The gradient is interpolated at 20 Chebyshev points of each cell in the parameters' dtype, and
-    integrated: the work of a call is that of some thousand elements for each set of parameters,
+    integrated: a call costs as much as 1,000 to 10,000 elements for each set of parameters,
     then 21 numbers are read for each element.
 
     Shapes   u (..., C); a parameter one number or (C,)
