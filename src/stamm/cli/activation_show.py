@@ -23,8 +23,9 @@ from stamm.base.files import write_bytes, write_text
 from stamm.base.user_code import load_python
 from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_pairs
+from stamm.reports.latex import bibtex, latex
 
-PLOTS = (".svg", ".png")
+PLOTS = (".svg", ".png", ".pdf")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--plot",
         type=text,
         metavar="FILE",
-        help="plot the activation and write it to FILE (.svg or .png)",
+        help="plot the activation and write it to FILE (.svg, .png or .pdf)",
     )
     parser.add_argument(
         "--page",
@@ -41,6 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the HTML page of the activation to FILE (.html)",
     )
+    parser.add_argument("--latex", action="store_true", help="print gradient and function as LaTeX")
+    parser.add_argument("--bibtex", action="store_true", help="print the source as BibTeX")
 
 
 def spec_named(word: str) -> Spec | None:
@@ -99,8 +102,11 @@ def show_activation(word: str, spec: Spec, options: argparse.Namespace) -> int:
         if file is not None and Path(file).suffix not in endings:
             raise ConfigError(f"{file!r} does not end in {' or '.join(endings)}", where=f"--{flag}")
     facts = facts_of(spec)
+    cited = [(options.latex, latex), (options.bibtex, bibtex)]
     if options.json:
-        print_json(facts)
+        print_json(facts | {made.__name__: made(facts) for wanted, made in cited if wanted})
+    elif options.latex or options.bibtex:
+        print("\n".join(made(facts) for wanted, made in cited if wanted))
     else:
         print_pairs(lines_of(facts))
     if options.plot is not None:

@@ -31,6 +31,7 @@ from stamm.cli.activation_show import is_file, lines_of
 from stamm.cli.arg_types import count, text
 from stamm.cli.output import print_json, print_pairs
 
+_RELATIVES = 3  # known activations that are printed; the page has all
 _STATED = ("parameter", "anchor", "continuity", "gated")
 
 
@@ -215,6 +216,7 @@ def _derive(
     from stamm.activations.derivation.derive import derive, exact_formulas
     from stamm.activations.derivation.formulas import refused_in_one_line
     from stamm.activations.equivalence.detect import rediscover
+    from stamm.models.torch_module import torch_source
     from stamm.reports.activation_page import activation_page
 
     with _limited(spec, seconds), refused_in_one_line(spec, "derived"):
@@ -256,6 +258,7 @@ def _derive(
             write_json(place / STORED, to_plain(spec))
             write_text(place / derived_folder.KERNEL, kernel)
             write_text(place / f"{spec.name}.py", derived_folder.module_source(spec, kernel))
+            write_text(place / f"{spec.name}_torch.py", torch_source(spec, kernel))
             write_json(place / derived_folder.CERTIFICATE, certificate)
             page = activation_page(
                 spec,
@@ -288,10 +291,20 @@ def _print_result(
         [
             *lines_of(receipt["facts"]),
             *((f"accuracy {dtype}", errors) for dtype, errors in receipt["accuracy"].items()),
-            *(("known as", finding["sentence"]) for finding in receipt["findings"]),
+            *_relatives(receipt, folder),
             *(("file", file) for file in files),
         ]
     )
+
+
+def _relatives(receipt: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
+    """The closest known activations, three at most."""
+    findings = receipt["findings"]
+    lines = [("known as", finding["sentence"]) for finding in findings[:_RELATIVES]]
+    if len(findings) > _RELATIVES:
+        page = folder / f"{receipt['facts']['name']}.html"
+        lines.append(("known as", f"and {len(findings) - _RELATIVES} more: {page}"))
+    return lines
 
 
 def _print_plan(

@@ -52,7 +52,7 @@ _INSIDE = {"build_activation", "from_plain", "register_kernel_source"}
 def file_names(name: str) -> list[str]:
     """Files in the folder of the spec called `name`, in the order in which they are listed."""
     return [
-        f"{name}.py", f"{name}.html", STORED, KERNEL, CERTIFICATE, f"{GOLDEN}/",
+        f"{name}.py", f"{name}_torch.py", f"{name}.html", STORED, KERNEL, CERTIFICATE, f"{GOLDEN}/",
         README, RECEIPT,
     ]  # fmt: skip
 
@@ -255,6 +255,7 @@ def readme_text(spec: Spec, command: str) -> str:
         f"    activation = {name}()          # a torch module with its own shape parameters\n\n"
         f"A recipe takes it as `ffn.activation=FOLDER`, this folder: `stamm run demo "
         f"arms.{number}.ffn.activation=derived/{name}`.\n\n"
+        f"`{name}_torch.py` holds the same as one module that imports torch alone.\n"
         f"`{name}.html` shows it. `{STORED}` is the spec, `{KERNEL}` the torch functions derived\n"
         f"from it, `{CERTIFICATE}` what is proved and measured, `{GOLDEN}/` exact outputs to test any\n"
         "other implementation by:\n\n"

@@ -70,7 +70,7 @@ def figures_of_activation(spec: Spec, command: str) -> list[Figure]:
 def plot(spec: Spec, kind: str) -> bytes:
     """A file that shows f, f' and the parameter gradients side by side.
 
-    kind   "svg", which follows the reader's theme, or "png", which is light
+    kind   "svg", which follows the reader's theme, or "png" or "pdf", which are light
     """
     curves = sampled(spec)
     panels = (*_shape_panels(curves), *_more_panels(curves)[-1:])
@@ -78,8 +78,8 @@ def plot(spec: Spec, kind: str) -> bytes:
     def paint(axes: list[Axes]) -> None:
         _paint(axes, panels, curves)
 
-    if kind == "png":
-        return picture(2.9, paint, panels=len(panels))
+    if kind in ("png", "pdf"):
+        return picture(2.9, paint, panels=len(panels), kind=kind)
     return _standalone(draw("plot", 2.9, paint, panels=len(panels)), spec).encode()
 
 

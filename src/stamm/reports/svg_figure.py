@@ -100,11 +100,14 @@ def picture(
     *,
     panels: int = 1,
     colours: Mapping[str, str] = LIGHT,
+    kind: str = "png",
 ) -> bytes:
-    """The same figure as a PNG in the colours of one theme, 1720 pixels wide."""
+    """The same figure in the colours of one theme: as a PNG, 1720 pixels wide, or as a PDF."""
     stream = io.BytesIO()
     with painted_in(colours), _painted("picture", height_inches, paint, panels) as drawing:
-        drawing.savefig(stream, format="png", dpi=200, facecolor=colours["paper"], metadata={})
+        stamps = {"CreationDate": None} if kind == "pdf" else {}
+        paper = colours["paper"]
+        drawing.savefig(stream, format=kind, dpi=200, facecolor=paper, metadata=stamps)
     return stream.getvalue()
 
 

@@ -13,6 +13,7 @@ from sympy import Expr
 from stamm.activations.derivation import integrate, search
 from stamm.activations.derivation.integral_table import ROWS, U
 from stamm.activations.derivation.integrate import antiderivative
+from stamm.activations.derivation.parametric import ParametricIntegral
 from stamm.activations.derivation.primitives import X, logistic, softplus
 from stamm.activations.derivation.search import SearchStoppedError, searched
 from stamm.activations.derivation.special import (
@@ -131,9 +132,11 @@ def test_parameters_enter_tables_as_factors_and_scales() -> None:
 
 
 @pytest.mark.usefixtures("without_search")
-def test_a_shape_parameter_needs_to_be_fixed() -> None:
-    with pytest.raises(ConfigError, match=r"piece 'all x'.*logistic\(x\)\*\*p depends on p"):
-        _found("logistic(x)**p")
+def test_a_shape_parameter_makes_a_table_in_each_call_unless_it_is_fixed() -> None:
+    found = _found("logistic(x)**p")
+    assert isinstance(found, ParametricIntegral)
+    assert sympy.diff(found, X) == _formula("logistic(x)**p")
+    assert isinstance(sympy.diff(found, SYMBOLS["p"]), ParametricIntegral)
     assert _found("logistic(x)**p", fixed={"p": 1.5}).has(TabulatedIntegral)
 
 

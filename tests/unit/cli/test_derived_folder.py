@@ -71,7 +71,14 @@ with derived_folder.replaced(folder, {**TOLD, "command": "the second"}) as place
 def fill(place: Path) -> None:
     """Files of the right names, as `stamm derive` writes them for SEVEN."""
     vectors = f"{SEVEN.content_hash[:16]}-initial-float32.safetensors"
-    for name in ("seven.py", "seven.html", "kernel.py", "README.md", f"golden/{vectors}"):
+    for name in (
+        "seven.py",
+        "seven_torch.py",
+        "seven.html",
+        "kernel.py",
+        "README.md",
+        f"golden/{vectors}",
+    ):
         write_text(place / name, name)
     write_json(place / "spec.json", to_plain(SEVEN))
     write_json(place / "certificate.json", {})

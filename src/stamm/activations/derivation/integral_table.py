@@ -108,7 +108,9 @@ def respelled(gradient: Expr) -> Expr:
     """The gradient with 1/(1 + exp(u)), log(1 + exp(u)), log(1 + u) and exp(-exp(-u)) by their names."""
     part = Wild("part")
     return (
-        gradient.replace(_is_logarithm_beside_one, lambda f: log1p(f.args[0] - 1))
+        gradient.replace(_is_logarithm_of_quotient, lambda f: sympy.expand_log(f, force=True))
+        .replace(_is_half_beside_angle, _as_cauchy_cdf)
+        .replace(_is_logarithm_beside_one, lambda f: log1p(f.args[0] - 1))
         .replace(log1p(sympy.exp(part)), lambda part: softplus(part))
         .replace(_is_inverse_of_one_and_exponential, _as_logistic)
         .replace(expm1, lambda u: sympy.exp(u) - 1)
@@ -144,6 +146,24 @@ def _affine_parts(inner: Expr) -> Iterator[Expr]:
     square = sympy.Abs(inner.coeff(X, 2)) if inner.is_polynomial(X) else sympy.S.Zero
     if square.is_positive and square != 1:
         yield sympy.sqrt(square) * X
+
+
+def _is_logarithm_of_quotient(part: Expr) -> bool:
+    """log of a product or quotient of sums of exponentials, each of them positive."""
+    if not (isinstance(part, sympy.log) and part.args[0].is_Mul):
+        return False
+    bases = [factor.as_base_exp()[0] for factor in part.args[0].args]
+    return all(base.is_positive for base in bases) and any(b.is_Add for b in bases)
+
+
+def _is_half_beside_angle(part: Expr) -> bool:
+    if not (part.is_Add and len(part.args) == 2 and part.args[0] == _HALF):
+        return False
+    return isinstance(part.args[1] * sympy.pi, sympy.atan)
+
+
+def _as_cauchy_cdf(part: Expr) -> Expr:
+    return cauchy_cdf((part.args[1] * sympy.pi).args[0])
 
 
 def _is_logarithm_beside_one(part: Expr) -> bool:

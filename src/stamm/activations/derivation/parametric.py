@@ -187,7 +187,7 @@ def distances(end: float | None, origin: float, way: tuple[float, float, float])
 
 
 @dataclass(frozen=True)
-class Side:
+class MeshSide:
     """The cells on one side of the origin.
 
     edges   distances from the origin, from 0 on; 0 alone where the gradient ends there
@@ -202,7 +202,7 @@ class Side:
 
 def sides_of(
     kind: type[ParametricIntegral], settings: Sequence[Mapping[str, float]], *, strict: bool
-) -> tuple[Side, Side]:
+) -> tuple[MeshSide, MeshSide]:
     """The coarsest cells on the left and right that resolve the gradient at every setting.
 
     strict   False takes the finest cells where none resolve it
@@ -217,10 +217,10 @@ def _side(
     settings: Sequence[Mapping[str, float]],
     side: int,
     strict: bool,
-) -> Side:
+) -> MeshSide:
     end = kind.low if side < 0 else kind.high
     if end == kind.origin:
-        return Side((0.0,), 0, -1)
+        return MeshSide((0.0,), 0, -1)
     kept = [{s.name: values[s.name] for s in kind.names} for values in settings]
     kept = [dict(items) for items in dict.fromkeys(tuple(v.items()) for v in kept)]
     tail = -1
@@ -240,7 +240,7 @@ def _side(
         edges = distances(end, kind.origin, way)
         finest = not strict and way == _WAYS[-1]
         if finest or all(_resolves(kind, values, side, edges, order) for values in kept):
-            return Side(tuple(edges), order, tail)
+            return MeshSide(tuple(edges), order, tail)
     raise ConfigError(
         f"{kind.gradient} bends too sharply for a table that each call makes",
         fix="Make the parameter fixed, or state the integral with the piece",

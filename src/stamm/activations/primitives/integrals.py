@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -12,7 +10,6 @@ from torch import Tensor
 from stamm.activations.primitives.elementary import Parameters
 from stamm.base.errors import RunError
 
-Integrand = Callable[[Tensor, Parameters], Tensor]
 POINTS = 20
 
 
@@ -29,12 +26,17 @@ class Side:
 
 
 def integrated(
-    u: Tensor, parameters: Parameters, integrand: Integrand, origin: float, left: Side, right: Side
+    u: Tensor,
+    parameters: Parameters,
+    integrand: Callable[[Tensor, Parameters], Tensor],
+    origin: float,
+    left: Side,
+    right: Side,
 ) -> Tensor:
     """The integral of a gradient from the origin to u, for these parameters.
 
     The gradient is interpolated at 20 Chebyshev points of each cell in the parameters' dtype, and
-    integrated: the work of a call is that of some thousand elements for each set of parameters,
+    integrated: a call costs as much as 1,000 to 10,000 elements for each set of parameters,
     then 21 numbers are read for each element.
 
     Shapes   u (..., C); a parameter one number or (C,)
@@ -55,7 +57,7 @@ def integrated(
 def _on_side(
     distance: Tensor,
     parameters: Parameters,
-    integrand: Integrand,
+    integrand: Callable[[Tensor, Parameters], Tensor],
     origin: float,
     side: Side,
     sign: float,
@@ -71,7 +73,7 @@ def _on_side(
         spread = points.reshape(*points.shape, *[1] * len(shape)).expand(*points.shape, *shape)
         return integrand(origin + sign * spread, parameters)
 
-    cosines, sums, first, nodes, weights = (torch.tensor(rows, **like) for rows in _rules())
+    cosines, sums, first, nodes, weights = (torch.tensor(rows, **like) for rows in _RULES)
     edges = torch.tensor(side.edges, **like)
     half = (edges[1:] - edges[:-1]) / 2
     points = edges[:-1, None] + half[:, None] * (1 + cosines)
@@ -99,8 +101,8 @@ def _on_side(
     middle = (narrow[1:] + narrow[:-1]) / 2
     place = torch.clamp((inside - middle[cell]) / half.to(size.dtype)[cell], -1.0, 1.0)
     index, number = cell, 1
-    if len(shape) and math.prod(shape) > 1:
-        number = math.prod(shape)
+    if torch.Size(shape).numel() > 1:
+        number = torch.Size(shape).numel()
         index = cell * number + torch.arange(number, device=distance.device).reshape(shape)
     flat = table.to(size.dtype).reshape(POINTS + 1, -1)
     after, result = torch.zeros_like(place), torch.zeros_like(place)
@@ -123,33 +125,102 @@ def _on_side(
     return torch.where(torch.isnan(distance), distance, result)
 
 
-@lru_cache(maxsize=1)
-def _rules() -> tuple[list[list[float]] | list[float], ...]:
+# cos(pi k/40) for k from 0 to 20; then points and weights of Gauss and Legendre on [0, 1].
+_COSINES = (
+    1.0,
+    0.996917333733128,
+    0.9876883405951378,
+    0.9723699203976766,
+    0.9510565162951535,
+    0.9238795325112867,
+    0.8910065241883679,
+    0.8526401643540922,
+    0.8090169943749475,
+    0.7604059656000309,
+    0.7071067811865476,
+    0.6494480483301837,
+    0.5877852522924731,
+    0.5224985647159489,
+    0.4539904997395468,
+    0.3826834323650898,
+    0.30901699437494745,
+    0.23344536385590542,
+    0.15643446504023087,
+    0.07845909572784494,
+    0.0,
+)
+_NODES = (
+    0.9965642995925474,
+    0.9819859636389568,
+    0.956117214125663,
+    0.9195584859111094,
+    0.8731659532300754,
+    0.8180268403632576,
+    0.7554335009754135,
+    0.6868530443577098,
+    0.6138929255708225,
+    0.5382632605667487,
+    0.46173673943325133,
+    0.38610707442917747,
+    0.3131469556422902,
+    0.24456649902458646,
+    0.1819731596367425,
+    0.1268340467699246,
+    0.0804415140888906,
+    0.04388278587433705,
+    0.018014036361043106,
+    0.0034357004074525377,
+)
+_WEIGHTS = (
+    0.008807003569576059,
+    0.02030071490019347,
+    0.031336024167054534,
+    0.04163837078835238,
+    0.05096505990862022,
+    0.059097265980759206,
+    0.06584431922458832,
+    0.07104805465919102,
+    0.07458649323630187,
+    0.07637669356536292,
+    0.07637669356536292,
+    0.07458649323630187,
+    0.07104805465919102,
+    0.06584431922458832,
+    0.059097265980759206,
+    0.05096505990862022,
+    0.04163837078835238,
+    0.031336024167054534,
+    0.02030071490019347,
+    0.008807003569576059,
+)
+
+
+def _cosine(turns: int) -> float:
+    """cos(pi turns/40)."""
+    turns = min(turns % 80, 80 - turns % 80)
+    return _COSINES[turns] if turns <= POINTS else -_COSINES[2 * POINTS - turns]
+
+
+def _rules() -> tuple[list[list[float]] | list[float] | tuple[float, ...], ...]:
     """Chebyshev points, and matrices from values there to coefficients of Chebyshev polynomials.
 
     The first matrix gives those of the integral from -1, the second those of the interpolant; then
-    points and weights of Gauss and Legendre on [0, 1].
+    points and weights of Gauss and Legendre.
     """
-    angles = [math.pi * (2 * i + 1) / (2 * POINTS) for i in range(POINTS)]
+    turns = range(1, 2 * POINTS, 2)
     series = [
-        [(1.0 if k == 0 else 2.0) * math.cos(k * a) / POINTS for a in angles] for k in range(POINTS)
+        [(1.0 if k == 0 else 2.0) * _cosine(k * t) / POINTS for t in turns] for k in range(POINTS)
     ]
-    integral = [[0.0] * POINTS for _ in range(POINTS + 1)]
-    for i in range(POINTS):
-        c = [series[k][i] for k in range(POINTS)] + [0.0, 0.0]
-        integral[1][i] = c[0] - c[2] / 2
-        for k in range(2, POINTS + 1):
-            integral[k][i] = (c[k - 1] - c[k + 1]) / (2 * k)
-        integral[0][i] = -math.fsum((-1) ** k * integral[k][i] for k in range(1, POINTS + 1))
-    nodes, weights = [], []
-    for i in range(POINTS):
-        t = math.cos(math.pi * (i + 0.75) / (POINTS + 0.5))
-        for _ in range(8):  # Newton
-            before, value = 1.0, t
-            for n in range(2, POINTS + 1):
-                before, value = value, ((2 * n - 1) * t * value - (n - 1) * before) / n
-            slope = POINTS * (t * value - before) / (t * t - 1)
-            t -= value / slope
-        nodes.append((1 + t) / 2)
-        weights.append(1 / ((1 - t * t) * slope**2))
-    return [math.cos(a) for a in angles], integral, [*series, [0.0] * POINTS], nodes, weights
+    rows = [*series, [0.0] * POINTS, [0.0] * POINTS]
+    integral = [[c - d / 2 for c, d in zip(rows[0], rows[2], strict=True)]]
+    integral += [
+        [(c - d) / (2 * k) for c, d in zip(rows[k - 1], rows[k + 1], strict=True)]
+        for k in range(2, POINTS + 1)
+    ]
+    start = [
+        -sum((-1) ** (k + 1) * row[i] for k, row in enumerate(integral)) for i in range(POINTS)
+    ]
+    return [_cosine(t) for t in turns], [start, *integral], rows[: POINTS + 1], _NODES, _WEIGHTS
+
+
+_RULES = _rules()

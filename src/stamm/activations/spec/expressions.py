@@ -98,7 +98,7 @@ FUNCTIONS: Mapping[str, Callable[[float], float]] = {
     "cauchy_cdf": cauchy_cdf,
     "cauchy_pdf": cauchy_pdf,
 }
-# Words that a spec's pieces may use, and how many arguments each takes; `spec.words` replaces them.
+# Words that a spec's pieces may use, and how many arguments each takes; `spec.choices` replaces them.
 WORDS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("sigmoid", "silu", "swish", "gelu", "relu", "relu6", "ln", "tan"), (1,)),
     **dict.fromkeys(("max", "min"), tuple(range(2, 10))),
@@ -482,7 +482,7 @@ def _check(
 
 
 def _unknown(call: ast.Call, known: list[str]) -> str:
-    """What to write instead of a call of an unknown function, which may be meant as a product."""
+    """The fix of a call of an unknown function, which may be meant as a product."""
     name = ast.unparse(call.func)
     if closest(name, known) is None and len(call.args) == 1:
         return f"Write a product as {name}*({ast.unparse(call.args[0])}). {nearest(name, known)}"

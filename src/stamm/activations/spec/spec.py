@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import Any
 
 from stamm.activations.spec.checks import problems_of, text_problems
+from stamm.activations.spec.choices import plain_pieces, plain_text
 from stamm.activations.spec.pieces import Piece
 from stamm.activations.spec.shipped import NAMES, PARTS
 from stamm.activations.spec.unchecked import UncheckedSpec
-from stamm.activations.spec.words import plain_pieces, plain_text
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_value
@@ -62,13 +62,14 @@ class Spec(UncheckedSpec):
         def settings() -> list[dict[str, float]]:
             return [*self.sample_values(), *self.stress_values()]
 
-        def put(name: str, value: Any) -> None:
+        plain = {
+            "pieces": plain_pieces(self.pieces, settings, self.where),
+            "surrogate": plain_pieces(self.surrogate, settings, self.where),
+            "anchor": tuple(plain_text(text, self.where) for text in self.anchor),
+        }
+        for name, value in plain.items():
             if value != getattr(self, name):
                 object.__setattr__(self, name, value)
-
-        put("pieces", plain_pieces(self.pieces, settings, self.where))
-        put("surrogate", plain_pieces(self.surrogate, settings, self.where))
-        put("anchor", tuple(plain_text(text, self.where) for text in self.anchor))
 
     @cached_property
     def content_hash(self) -> str:

@@ -88,7 +88,7 @@ def plain_pieces(
     settings   parameter values, the initial ones first: the order of knots must be the same at all
     Edge       the same object where no piece uses a word.
     Raises     ConfigError that quotes the choice whose knots are not known, or change their order.
-    Checked    tests/unit/activations/test_words.py
+    Checked    tests/unit/activations/test_choices.py
     """
     if not any(_USED.search(t) for p in pieces for t in (p.where, p.formula, p.integral)):
         return pieces
@@ -192,7 +192,7 @@ def _of_parameters(
     settings: Sequence[Values],
     where: str,
 ) -> ast.expr:
-    """What a choice between parameters is: one of the two wherever training moves, or a formula in abs."""
+    """The value of a choice between parameters: one of the two at every setting, or a formula in abs."""
     signs = {_sign(test, values) for values in settings}
     if len(signs) == 1:
         return chosen if signs == {1.0} else otherwise
