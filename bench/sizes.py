@@ -108,7 +108,8 @@ def measure(
         for name, call in calls.items():
             for _ in range(3):
                 call()
-            counts[name] = max(1, round(_SECONDS / max(_timed(call, 1), 1e-7)))
+            once = min(_timed(call, 1) for _ in range(3))
+            counts[name] = max(1, round(_SECONDS / max(once, 1e-7)))
         names = list(calls)
         for turn in range(rounds):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
