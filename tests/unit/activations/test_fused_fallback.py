@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,19 @@ def test_how_a_compiler_ended_is_told(script: str, told: str, tmp_path: Path) ->
         build._compile("", [str(compiler)], tmp_path / "one.so", tmp_path / "one.sha256")
     assert error.value.line() == f"{tmp_path}/{told}."
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c++"]
+
+
+def test_what_a_compiler_started_ends_with_it(tmp_path: Path) -> None:
+    compiler, started = tmp_path / "c++", tmp_path / "started"
+    compiler.write_text(f"#!/bin/sh\nsleep 1000 &\necho $! > {started}\nwait\n")
+    compiler.chmod(0o755)
+    with pytest.raises(RunError, match="did not end within 2 s"):
+        build._compile("", [str(compiler)], tmp_path / "one.so", tmp_path / "one.sha256", 2)
+    state = Path(f"/proc/{int(started.read_text())}/stat")
+    until = time.monotonic() + 60
+    while state.exists() and state.read_text().split()[2] != "Z":
+        assert time.monotonic() < until, "it goes on"
+        time.sleep(0.05)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import ctypes
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -133,16 +134,11 @@ def _compile(
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".", suffix=_PART) as place:
             text, made = Path(place) / "pass.cpp", Path(place) / "pass.so"
             text.write_text(source)
-            result = subprocess.run(
-                [command[0], str(text), "-o", str(made), *command[1:]],
-                capture_output=True,
-                timeout=seconds,
-                check=False,
-            )
-            if result.returncode != 0:
-                said = result.stderr.decode(errors="replace").splitlines()
+            arguments = [command[0], str(text), "-o", str(made), *command[1:]]
+            code, stderr = _run(arguments, seconds)
+            if code != 0:
+                said = stderr.decode(errors="replace").splitlines()
                 lines = [line for line in said if "error" in line] or said
-                code = result.returncode
                 ended = f"signal {-code} ended it" if code < 0 else f"it returned {code}"
                 raise RunError(
                     f"{command[0]} does not compile a kernel: {' '.join([ended, *lines[:2]])}"
@@ -152,12 +148,28 @@ def _compile(
             (Path(place) / "receipt").write_text(receipt_text)
             (Path(place) / "receipt").replace(receipt)
     except subprocess.TimeoutExpired as error:
-        raise RunError(f"a CPU kernel cannot be built: {error}") from error
+        raise RunError(
+            f"a CPU kernel cannot be built: {command[0]} did not end within {seconds} s"
+        ) from error
     except OSError as error:
         raise RunError(
             f"a CPU kernel cannot be built in {path.parent}: {error.strerror or error}",
             fix="Make that folder writable, and free disk space there",
         ) from error
+
+
+def _run(command: list[str], seconds: int) -> tuple[int, bytes]:
+    """Exit status and error output. Where it is interrupted, what the command started ends with it."""
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            stderr = process.communicate(timeout=seconds)[1]
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, stderr
 
 
 def _clear(place: Path) -> None:
@@ -214,9 +226,7 @@ def _command(compiler: str, torch_headers: bool) -> list[str]:
     home = Path(torch.__file__).parent
     libraries = [f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}", "-ltorch_cpu"]
     shared = [compiler, "-std=c++20", "-w", "-fPIC", "-shared", "-fopenmp"]
-    if (
-        torch_headers
-    ):  # code between torch and the kernels: most of the time goes into reading headers
+    if torch_headers:  # code between torch and the kernels: without vectors, quickly compiled
         return [*shared, "-O1", f"-I{home / 'include'}", *libraries, "-lc10"]
     capability = torch.backends.cpu.get_cpu_capability()
     vectors = _MACHINES.get(capability, "").split()

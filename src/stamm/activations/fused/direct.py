@@ -38,6 +38,7 @@ from stamm.base.errors import RunError
 _SOURCE = Path(__file__).with_name("direct.cpp")
 # The compiler takes 13 s for it, once per machine and version of torch: for processes that call often.
 WORTH_COMPILING = 256
+_LARGE = memory.FROM // torch.float32.itemsize  # elements, of results that may be cached
 _TENSORS = (Tensor, torch.nn.Parameter)  # subclasses have rules for torch's own functions only
 
 
@@ -49,7 +50,9 @@ class DirectCalls:
         self.form: str = operation.form  # type: ignore[attr-defined]
         self.parameters = tuple(parameters)
         self.maps = ParameterMaps(parameters)
+        self.names = tuple(p.name for p in self.maps.trainable)
         self._kernels: dict[torch.dtype, int | None] = {}
+        self._last: tuple[list[float], tuple[list[float], list[float]]] = ([], ([], []))
 
     def __call__(self, inputs: Sequence[Tensor], stored: Sequence[Tensor]) -> Tensor | None:
         """f, differentiable in `inputs` and in the `stored` numbers; None where it is not supported.
@@ -62,7 +65,7 @@ class DirectCalls:
         kernel = self._kernel_for(inputs)
         if kernel is None:
             return None
-        values, slopes = self.maps([tensor.item() for tensor in stored]) if stored else ([], [])
+        values, slopes = self._mapped([tensor.item() for tensor in stored]) if stored else ([], [])
         result: Tensor = _operation()(inputs, stored, values, slopes, kernel)  # type: ignore[misc]
         return result
 
@@ -79,9 +82,9 @@ class DirectCalls:
     def _kernel_for(self, inputs: Sequence[Tensor]) -> int | None:
         """The number of the kernel of a call that no transform, trace or mode observes, or None."""
         first = inputs[0]
-        if not first.is_cpu:
+        if type(first) not in _TENSORS or not first.is_cpu:
             return None
-        for tensor in inputs:
+        for tensor in inputs[1:]:
             if type(tensor) not in _TENSORS or tensor.shape != first.shape:
                 return None
         if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
@@ -98,14 +101,24 @@ class DirectCalls:
             if not _is_worth_it():
                 return None
             self._kernels[x.dtype] = self._compiled(x)
-        if x.nbytes >= memory.FROM:
+        if x.numel() >= _LARGE:
             _share_allocator()
         return self._kernels[x.dtype]
 
     def effective(self, stored: Sequence[Tensor]) -> list[Tensor]:
         """The effective values of stored numbers, differentiable."""
-        names = [p.name for p in self.maps.trainable]
-        return effective_tensors(self.parameters, dict(zip(names, stored, strict=True)))
+        return effective_tensors(self.parameters, dict(zip(self.names, stored, strict=True)))
+
+    def _mapped(self, raw: list[float]) -> tuple[list[float], list[float]]:
+        """`maps` of the stored numbers; kept for the next call, which may find the same numbers."""
+        kept = self._last
+        if (
+            raw == kept[0] and 0.0 not in raw
+        ):  # 0 and -0 are equal, and their maps may differ in sign
+            return kept[1]
+        mapped = self.maps(raw)
+        self._last = raw, mapped
+        return mapped
 
     def _compiled(self, x: Tensor) -> int | None:
         form = built_form(self.form)

@@ -201,8 +201,9 @@ class ActivationModule(nn.Module):
     def _call(self, layout: Layout, *inputs: Tensor) -> Tensor:
         """The activation in its exact order of evaluation."""
         if not torch.compiler.is_compiling() and layout in self._direct:
-            stored = [self._parameters.get(p.name) for p in self._direct[layout].maps.trainable]
-            result = self._direct[layout](inputs, stored)  # type: ignore[arg-type]
+            direct, held = self._direct[layout], self._parameters
+            stored = [held.get(name) for name in direct.names]
+            result = direct(inputs, stored)  # type: ignore[arg-type]
             if result is not None:
                 return result
         return self._operations[layout](*inputs, *self.effective_tensors())
