@@ -80,7 +80,7 @@ def write_gallery(names: Sequence[str], pages: Path) -> str:
     grid = "\n".join(cards)
     return (
         f"# Gallery\n\n{len(names)} activations, each with formulas, plots, certificate and origin. "
-        "Dark lines are the functions, light lines their gradients, at the initial parameters, from "
+        "Strong lines are the functions, thin blue lines their gradients, at the initial parameters, from "
         f"-{REACH:g} to {REACH:g}. Gated units, act(gate) * up, are marked; their curve is that of the gate.\n\n"
         f'<p><a href="{pages.name}/compare.html">Compare activations in one plot</a></p>\n\n'
         f'{_FILTER}\n<div class="gallery">\n{grid}\n</div>\n\n{_SCRIPT}'

@@ -75,6 +75,7 @@ def test_the_gallery_has_a_filter_a_way_back_and_marks_of_gated_units(tmp_path: 
     markdown = write_gallery(["relu", "swiglu"], tmp_path)
     assert markdown.count('data-kind="gated"') == markdown.count('class="gated"') == 1
     assert markdown.count('data-kind="plain"') == 1
+    assert "Dark lines" not in markdown  # in a dark theme they are light
     assert 'id="gallery-name"' in markdown and "</script>" in markdown
     for name in ("relu", "swiglu"):
         page = (tmp_path / f"{name}.html").read_text(encoding="utf-8")

@@ -65,7 +65,7 @@ _NAMED = {
 def _completion(shell: str) -> str:
     """A function of the shell: verbs, options, recipes and activations; files where no word fits."""
     from stamm.activations import catalog as activations
-    from stamm.cli.main import VERBS, verb_parser
+    from stamm.cli.main import VERBS, argument_words
     from stamm.recipes.catalog import RECIPES
 
     known = {
@@ -74,9 +74,7 @@ def _completion(shell: str) -> str:
     }
     cases = []
     for verb in VERBS:
-        actions = verb_parser(verb)._actions
-        words = [name for action in actions for name in action.option_strings if name[:2] == "--"]
-        words += [str(c) for a in actions if not a.option_strings for c in a.choices or ()]
+        words = argument_words(verb)
         words += [w for kind, verbs in _NAMED.items() if verb.name in verbs for w in known[kind]]
         if verb.name in ("compare", "search"):  # which take their recipes without the prefix
             words += [

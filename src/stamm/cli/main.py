@@ -384,6 +384,14 @@ def verb_parser(verb: Verb) -> argparse.ArgumentParser:
     return parser
 
 
+def argument_words(verb: Verb) -> list[str]:
+    """The long options of a verb, and the choices of its positional arguments."""
+    actions = verb_parser(verb)._actions
+    words = [name for action in actions for name in action.option_strings if name[:2] == "--"]
+    choices = [action.choices for action in actions if not action.option_strings]
+    return words + [str(choice) for given in choices for choice in given or ()]
+
+
 def _check_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Raise ConfigError for an option with one value that is given twice."""
     once = {name for a in parser._actions if a.nargs is None for name in a.option_strings}

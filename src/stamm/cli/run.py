@@ -5,20 +5,27 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 
+from stamm.align.training.finetune_config import FineTuneJobConfig
+from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, StammError
+from stamm.base.files import read_json
 from stamm.base.units import seconds_text
 from stamm.cli.arg_types import count, text
 from stamm.cli.output import print_table
 from stamm.cli.training_time import corpus_length_of, time_line
-from stamm.pretrain.config import PretrainConfig
+from stamm.models.config import DecoderConfig
+from stamm.pretrain.config import PretrainConfig, TrainingConfig
 from stamm.recipes.catalog import Config
 from stamm.recipes.execute import RecipeRun
+from stamm.recipes.length import tokens_of_files
 from stamm.recipes.resolve import Resolved, resolve
 from stamm.recipes.search import Search
 from stamm.recipes.study import Study
 from stamm.runs.job import Step
+from stamm.runs.model_outputs import DECODER
 
 _MOST_STEPS = 24  # more are listed by kind
 
@@ -137,16 +144,44 @@ def _print_plan(execution: RecipeRun, recipe: Resolved, jobs: int) -> int:
 
 def _time_lines(steps: list[Step], config: Config, root: Path, jobs: int) -> list[str]:
     """Lines on the time of the training steps that are to do."""
+    lines = []
     runs = [step.config for step in steps if isinstance(step.config, PretrainConfig)]
     try:
-        lines = [time_line(((run, _sequences(run, config, root), 1) for run in runs), jobs)]
+        lines.append(time_line(((run, _sequences(run, config, root), 1) for run in runs), jobs))
     except StammError:
-        lines = ["Training time: not known before the corpus is packed."]
-    if tuned := sum(step.job == "finetune" for step in steps):
+        lines.append("Training time: not known before the corpus is packed.")
+    tuned = [step for step in steps if step.job == "finetune"]
+    known = [run for step in tuned if (run := _fine_tuning(step, steps, root)) is not None]
+    lines.append(time_line(((run, None, 1) for run in known), jobs))
+    if len(known) < len(tuned):
         lines.append(
-            f"Training time of {tuned} fine-tunings: not known before their data are prepared."
+            f"Fine-tuning time: not known for {len(tuned) - len(known)} of {len(tuned)} steps, before their start model "
+            "and data exist."
         )
     return [line for line in lines if line]
+
+
+def _fine_tuning(step: Step, steps: list[Step], root: Path) -> PretrainConfig | None:
+    """A training run of the work of a fine-tuning step; None where its model or data do not exist yet.
+
+    Rows of preferences hold two answers, and the reference policy computes a third of the work again.
+    """
+    decoder = Path(os.path.normpath(root.absolute() / step.inputs["start"] / DECODER))
+    files = [
+        path
+        for other in steps
+        if other.job == "prepare" and other.folder == step.inputs["data"]
+        for path in (other.external or {}).values()
+    ]
+    if not decoder.is_file() or not files or not isinstance(step.config, FineTuneJobConfig):
+        return None
+    model = from_plain(DecoderConfig, read_json(decoder)["decoder"], str(decoder))
+    tokens = tokens_of_files(files) * step.config.epochs
+    tokens *= 4 / 3 if "reference" in step.inputs else 1
+    sequences = max(round(tokens / step.config.context), step.config.batch[0].size)
+    shared = {f.name: getattr(step.config, f.name) for f in fields(TrainingConfig)}
+    shared |= {"model": model, "context": step.config.context, "sequences": sequences}
+    return PretrainConfig(**shared)
 
 
 def _sequences(run: PretrainConfig, config: Config, root: Path) -> int | None:

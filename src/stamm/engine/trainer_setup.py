@@ -48,7 +48,7 @@ class TrainConfig(Protocol):
 
     @property
     def task(self) -> str:
-        """What is trained, for the progress bar: "train swiglu", "fine-tune by DPO"."""
+        """Name of the training for the progress bar: "train swiglu", "fine-tune by DPO"."""
 
     @property
     def model(self) -> DecoderConfig:

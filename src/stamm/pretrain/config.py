@@ -222,7 +222,7 @@ class DecoderTrainingConfig(TrainingConfig):
 
     @property
     def task(self) -> str:
-        """What is trained, for the progress bar."""
+        """Name of the training for the progress bar."""
         return f"train {self.model.ffn.spec.name}"
 
     @property

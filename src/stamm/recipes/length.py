@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,13 @@ def text_bytes(corpus: CorpusConfig) -> float:
     """
     inputs = expand(corpus.inputs, "corpus.inputs")
     return sum(path.stat().st_size * _kept_share(name) for name, path in inputs.items())
+
+
+def tokens_of_files(paths: Iterable[Path]) -> int:
+    """About how many tokens the rows of fine-tuning have, from the sizes of their files."""
+    unpacked = {".zst": 3.7, ".gz": 3.1, ".parquet": 2.0}  # as JSONL, which `KEPT_SHARE` compares
+    sizes = (path.stat().st_size * unpacked.get(path.suffix, 1.0) for path in paths)
+    return round(sum(sizes) / BYTES_PER_TOKEN)
 
 
 def _kept_share(name: str) -> float:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from stamm.align.data.prepare_config import PrepareConfig
+from stamm.align.training.finetune_config import FineTuneJobConfig
+from stamm.base.config import to_plain
+from stamm.base.files import write_json
 from stamm.cli import training_time
 from stamm.cli.main import main
 from stamm.cli.output import print_groups
+from stamm.cli.run import _fine_tuning
 from stamm.pretrain.plan import plan
 from stamm.pretrain.throughput_model import CPU_BALANCE, CPU_SHARE, cpu_throughput
 from stamm.recipes.demo import demo
+from stamm.runs.job import Step
 
 
 @pytest.mark.parametrize("kind", ["activations", "recipes"])
@@ -70,3 +77,30 @@ def test_the_line_names_the_number_of_runs_and_divides_by_jobs(
     assert "for 3 runs, 3 at the same time (" in shared
     assert re.search("about (.*?) for", shared)[1] == re.search("about (.*?) for", alone)[1]  # type: ignore[index]
     assert training_time.time_line([]) == ""
+
+
+def test_fine_tuning_is_timed_from_its_files_and_its_start_model(tmp_path: Path) -> None:
+    study = demo()
+    model = study.model_of(study.arms[0])
+    (tmp_path / "other" / "model").mkdir(parents=True)
+    write_json(tmp_path / "other" / "model" / "decoder.json", {"decoder": to_plain(model)})
+    (tmp_path / "rows.jsonl").write_text("x" * 2_700_000)  # a million tokens
+    prepare = Step(
+        name="prepare", job="prepare", config=PrepareConfig(data=("rows.jsonl",), context=128),
+        folder="data", outputs=(), external={"rows.jsonl": tmp_path / "rows.jsonl"},
+    )  # fmt: skip
+    tune = Step(
+        name="finetune.sft", job="finetune", config=FineTuneJobConfig(context=128),
+        folder="arms/sft", outputs=(), inputs={"start": "../other/model", "data": "data"},
+    )  # fmt: skip
+    root = tmp_path / "run"  # does not exist
+    run = _fine_tuning(tune, [prepare, tune], root)
+    assert run is not None and run.model == model
+    assert run.sequences == pytest.approx(1e6 / 128, rel=0.01)
+    with_reference = replace(tune, inputs={**tune.inputs, "reference": "reference/dpo"})
+    longer = _fine_tuning(with_reference, [prepare, tune], root)
+    assert longer is not None and longer.sequences == pytest.approx(4e6 / 3 / 128, rel=0.01)
+    sampled = replace(prepare, external={})  # rows that an earlier step writes
+    assert _fine_tuning(tune, [sampled, tune], root) is None
+    absent = replace(tune, inputs={**tune.inputs, "start": "imported/model"})
+    assert _fine_tuning(absent, [prepare, absent], root) is None

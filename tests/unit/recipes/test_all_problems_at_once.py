@@ -49,12 +49,12 @@ def test_a_single_fault_is_reported_as_before() -> None:
 @pytest.mark.parametrize(
     ("given", "expanded"),
     [
-        ("~/a.jsonl", "/home/me/a.jsonl"),
-        ("~", "/home/me"),
-        ("data=~/a.jsonl,~/b.jsonl", "data=/home/me/a.jsonl,/home/me/b.jsonl"),
-        ("--out=~/run", "--out=/home/me/run"),
-        ("reward=~/mine.py:Mine", "reward=/home/me/mine.py:Mine"),
-        ("tasks=['~/a.jsonl']", "tasks=['/home/me/a.jsonl']"),
+        ("~/a.jsonl", "/users/me/a.jsonl"),
+        ("~", "/users/me"),
+        ("data=~/a.jsonl,~/b.jsonl", "data=/users/me/a.jsonl,/users/me/b.jsonl"),
+        ("--out=~/run", "--out=/users/me/run"),
+        ("reward=~/mine.py:Mine", "reward=/users/me/mine.py:Mine"),
+        ("tasks=['~/a.jsonl']", "tasks=['/users/me/a.jsonl']"),
         ("a~/b", "a~/b"),
         ("~other/b", "~other/b"),
         ("about ~/b", "about ~/b"),
@@ -63,7 +63,7 @@ def test_a_single_fault_is_reported_as_before() -> None:
 def test_a_home_folder_is_expanded(
     given: str, expanded: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/users/me")
     assert home_expanded(given) == expanded
 
 

@@ -176,7 +176,7 @@ class FineTuneRun(FineTuneConfig, DecoderTrainingConfig):
 
     @property
     def task(self) -> str:
-        """What is trained, for the progress bar."""
+        """Name of the training for the progress bar."""
         return f"fine-tune by {type(self.loss).__name__}"
 
     @property
