@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch.nn.functional import log_softmax
 
+from stamm.align.policy import grpo_job
+from stamm.align.policy.config import GRPOJobConfig, GRPORun
+from stamm.align.policy.rollouts import Rated, packed_batch, read_rollout
 from stamm.align.rewards.reward_config import CustomReward, Length, Number
-from stamm.align.training import grpo_job
-from stamm.align.training.finetune_config import GRPOJobConfig, GRPORun
 from stamm.align.training.loss_config import GRPO, Loss
-from stamm.align.training.rollouts import Rated, packed_batch, read_rollout
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import sha256_file

@@ -15,11 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
-from stamm.align.training.answer_objective import PREFERENCE_LOSS
-from stamm.align.training.finetune_config import GRPORun
-from stamm.align.training.log_probs import token_log_probs
-from stamm.align.training.loss_config import GRPO
-from stamm.align.training.rollouts import (
+from stamm.align.policy.config import GRPORun
+from stamm.align.policy.rollouts import (
     FOLDER,
     Prompts,
     Rollout,
@@ -30,6 +27,9 @@ from stamm.align.training.rollouts import (
     trained_tokens,
     write_rollout,
 )
+from stamm.align.training.answer_objective import PREFERENCE_LOSS
+from stamm.align.training.log_probs import token_log_probs
+from stamm.align.training.loss_config import GRPO
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError
 from stamm.chat.formats import ChatFormat

@@ -29,12 +29,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from stamm.align.policy.config import GRPORun
 from stamm.align.rewards.load_reward import load_reward
 from stamm.align.rewards.reward import Answer, rewards_of
 from stamm.align.sampling.prompts import SamplePrompt, completion_row
 from stamm.align.training.answer_dataset import packed_rows
 from stamm.align.training.epoch_order import epoch_order
-from stamm.align.training.finetune_config import GRPORun
 from stamm.align.training.loss_config import GRPO
 from stamm.base.errors import DataError, RunError
 from stamm.chat.conversation import AssistantTurn

@@ -1,7 +1,7 @@
 """Train a model on its own answers by the group-relative policy gradient (GRPO).
 
 Reads    start (a stored decoder), tokenizer, and a file of prompts
-Writes   what `pretrain.training_run` writes; rollouts/ (`align.training.rollouts`), bad_rows.jsonl (prompts
+Writes   what `pretrain.training_run` writes; rollouts/ (`align.policy.rollouts`), bad_rows.jsonl (prompts
          that are not answered: file, row, reason and cause); with LoRA as `align.training.job`
 
 Checked  tests/unit/align/test_grpo.py, tests/cli/test_grpo.py
@@ -18,11 +18,11 @@ from stamm.align.data.data_files import locate_file
 from stamm.align.data.dataset_reader import BadRow
 from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary
+from stamm.align.policy.config import GRPOJobConfig, GRPORun
+from stamm.align.policy.grpo_objective import GRPOObjective, check_one_process
+from stamm.align.policy.rollouts import Prompts
 from stamm.align.rewards.sources import reward_sources
 from stamm.align.sampling.prompts import encoded_prompt, read_prompts
-from stamm.align.training.finetune_config import GRPOJobConfig, GRPORun
-from stamm.align.training.grpo_objective import GRPOObjective, check_one_process
-from stamm.align.training.rollouts import Prompts
 from stamm.base.errors import DataError
 from stamm.base.files import json_line, sha256_file, sha256_value, write_text
 from stamm.base.known_keys import UnknownKeys
