@@ -12,7 +12,7 @@ from stamm.models.sampling_config import SamplingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
-    """How the model is sampled during training, and what its answers are worth.
+    """Answers that the model gives during training, and their reward.
 
     n          answers to each prompt: a group
     sampling   of the policy itself: temperature, top_k and top_p stay 1, 0 and 1

@@ -62,7 +62,7 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
     """
 
     primary_metric = PREFERENCE_LOSS
-    least_spread = 10.0  # its value says little: advantages have the mean 0
+    least_spread = 10.0  # advantages have the mean 0, and so has the loss
 
     def __init__(
         self,
