@@ -22,7 +22,7 @@ from stamm.align.policy.config import GRPOJobConfig, GRPORun
 from stamm.align.policy.grpo_objective import GRPOObjective, check_one_process
 from stamm.align.policy.rollouts import Prompts
 from stamm.align.rewards.sources import reward_sources
-from stamm.align.sampling.prompts import encoded_prompt, read_prompts
+from stamm.align.sampling.prompts import SamplePrompt, encoded_prompt, read_prompts
 from stamm.base.errors import DataError
 from stamm.base.files import json_line, sha256_file, sha256_value, write_text
 from stamm.base.known_keys import UnknownKeys
@@ -55,18 +55,20 @@ def run(settings: GRPOJobConfig, workspace: Workspace) -> None:
     chat = loaded.chat
     config = GRPORun.of(settings, model=without_guide(model))
     unknown = UnknownKeys()
-    prompts, ids, bad = [], [], []
+    prompts: list[SamplePrompt] = []
+    ids: list[list[int]] = []
+    bad: list[BadRow] = []
     longest = config.sampling.max_new_tokens
     for prompt in read_prompts(locate_file(settings.prompts, "prompts"), unknown):
-        found = prompt
-        if not isinstance(prompt, BadRow):
-            encoded = encoded_prompt(prompt, chat, config.context, longest)
-            if not isinstance(encoded, BadRow):
-                prompts.append(prompt)
-                ids.append(encoded)
-                continue
-            found = encoded
-        bad.append(found)
+        if isinstance(prompt, BadRow):
+            bad.append(prompt)
+            continue
+        encoded = encoded_prompt(prompt, chat, config.context, longest)
+        if isinstance(encoded, BadRow):
+            bad.append(encoded)
+            continue
+        prompts.append(prompt)
+        ids.append(encoded)
     write_text(workspace.folder / BAD_ROWS, "".join(json_line(vars(row)) for row in bad))
     if bad:
         workspace.progress.log(

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from stamm.align.policy.config import GRPORun
 from stamm.align.policy.rollouts import (
@@ -188,7 +189,8 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
         for name, model in models.items():
             found = token_log_probs(model, [answers[place] for place in places])
             for place, log_probs in zip(places, found, strict=True):
-                answers[place] = replace(answers[place], **{name: log_probs})
+                more: dict[str, Any] = {name: log_probs}
+                answers[place] = replace(answers[place], **more)
         return replace(rollout, answers=answers)
 
     def _policy(self) -> Decoder:

@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -123,7 +124,8 @@ class RolloutBatch:
         """The same batch on a device."""
         names = [f.name for f in dataclasses.fields(self) if f.name != "terms"]
         values = moved([getattr(self, name) for name in names], device)
-        return dataclasses.replace(self, **dict(zip(names, values, strict=True)))
+        tensors: dict[str, Any] = dict(zip(names, values, strict=True))
+        return dataclasses.replace(self, **tensors)
 
 
 class Prompts:
