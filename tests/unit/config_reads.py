@@ -15,7 +15,7 @@ from stamm.base import config as base_config
 
 # Code that copies, compares or checks whole configurations, whatever they are for.
 _BOOKKEEPING = (dataclasses.__file__, base_config.__file__, "<string>")
-_RUNS = {"FineTuneRun": "FineTuneJobConfig"}
+_RUNS = {"FineTuneRun": "FineTuneJobConfig", "GRPORun": "GRPOJobConfig"}
 _COPIES = {finetune_config.FineTuneRun.of.__func__.__code__.co_filename: ("of", "<dictcomp>")}
 
 

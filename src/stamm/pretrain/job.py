@@ -19,12 +19,16 @@ from stamm.corpus.megatron_dataset import MegatronTokens
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.shuffle import Proof, StoredTokens, TokenStream
 from stamm.engine.distributed import DistributedContext
+from stamm.engine.estimate import DEVICES, Devices
+from stamm.engine.peak_flops import device_name
 from stamm.engine.trainer import InitialCheckpoint
 from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import coverage
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.lr_finder import apply_tuning
+from stamm.pretrain.plan import plan
+from stamm.pretrain.plan_warnings import RARE_STEPS, rare_gradients
 from stamm.pretrain.train import load_objective
 from stamm.pretrain.training_run import TrainingData, TrainingKind, train_run
 from stamm.runs.job import Workspace
@@ -39,10 +43,13 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     _check_vocabulary(config, stream)
 
     def open_data(world: DistributedContext) -> TrainingData:
-        proof = _verified(stream, world)
         windows = SequenceSampler(
             stream, config.context, config.seed, config.goldfish, config.masks
         )
+        if world.is_main_process:
+            for line in plan_lines(config, windows.per_epoch, _devices(world)):
+                workspace.progress.log(line)
+        proof = _verified(stream, world)
         return TrainingData(
             name="pack" if config.foreign is None else "foreign",
             sequences=windows,
@@ -57,6 +64,23 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
         start=_start(config, workspace.inputs),
     )
     train_run(config, workspace, kind)
+
+
+def plan_lines(config: PretrainConfig, per_epoch: int, devices: Devices | None) -> list[str]:
+    """The warnings of `stamm plan` for this run, a line each; every run reports rare gradients itself."""
+    facts = plan(config, devices, per_epoch)
+    rare = rare_gradients(config.optimizer, min(facts["steps"], RARE_STEPS))
+    shown = [warning for warning in facts["warnings"] if warning["what"] != rare]
+    return [f"Warning: {warning['what']}. {warning['fix']}." for warning in shown]
+
+
+def _devices(world: DistributedContext) -> Devices | None:
+    """The devices that train, where they are known GPUs."""
+    if world.device.type != "cuda":
+        return None
+    name = device_name(world.device).replace(" ", "")
+    known = [key for key in DEVICES if key in name]
+    return Devices(world.size, max(known, key=len)) if known else None
 
 
 def _start(config: PretrainConfig, inputs: Mapping[str, Path]) -> InitialCheckpoint | None:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from stamm.base.config import to_plain
-from stamm.base.errors import DataError
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_file, sha256_value
 from stamm.base.schema import write_record
 from stamm.base.torch_private import untested_torch
@@ -118,6 +118,26 @@ class TrainingKind:
     save: Callable[[DecoderConfig, dict[str, Tensor], Path], None] = save_trained
 
 
+FLOAT32_FLOPS = 2.4e17
+"""Work above which float32 on a GPU must be asked for: an hour of an H100's 67 TFLOP/s in float32."""
+
+
+def check_precision(config: DecoderTrainingConfig, device_type: str, sequences: int) -> None:
+    """Refuse long training in float32 on a GPU that was not asked for by engine.device=cuda.
+
+    Raises   ConfigError
+    """
+    engine = config.engine
+    if device_type != "cuda" or engine.precision != "float32" or engine.device != "auto":
+        return
+    work = sequences * training_flops(config.model, config.context)
+    if work > FLOAT32_FLOPS:
+        raise ConfigError(
+            f'engine.precision = "float32" on a GPU, for {work:.1e} FLOP: bfloat16 is many times faster',
+            fix="Set engine.precision=bfloat16, or engine.device=cuda to train in float32 all the same",
+        )
+
+
 @report_lost_peers()
 def train_run(config: DecoderTrainingConfig, workspace: Workspace, kind: TrainingKind) -> None:
     """Train `config.model` from the newest checkpoint when there is one, and write the files of an arm.
@@ -143,6 +163,7 @@ def _train(
     world.assert_same_on_all_ranks("the configuration", sha256_value(plain))
     data = kind.open_data(world)
     proof, sequences = data.proof, data.sequences
+    check_precision(config, device.type, config.total_sequences(sequences.per_epoch))
     if warning := untested_torch(torch.__version__):
         progress.log(f"{warning}.")
     if proof.remark:

@@ -9,10 +9,11 @@ from typing import Literal
 
 from stamm.align.data.prepare_config import OWN_ROWS, DataSource, PrepareConfig, PrepareSettings
 from stamm.align.data.select_config import SelectConfig
+from stamm.align.policy.config import GRPOJobConfig
 from stamm.align.results.answers_config import AnswersConfig, SampleAnswersConfig
 from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
 from stamm.align.sampling.sample_config import EngineSampling
-from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig, GRPOJobConfig
+from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
 from stamm.align.training.loss_config import (
     DPO,
     GRPO,

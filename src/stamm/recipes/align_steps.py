@@ -10,11 +10,12 @@ from typing import Any
 from stamm.align.data.data_files import evaluation_files, locate_file, locate_sources
 from stamm.align.data.prepare_config import PrepareConfig
 from stamm.align.data.select_config import SelectConfig
+from stamm.align.policy.config import GRPOJobConfig
 from stamm.align.results.answers_config import AnswersConfig, SampleAnswersConfig
 from stamm.align.rewards.reward_config import ScoreConfig
 from stamm.align.rewards.sources import reward_sources
 from stamm.align.sampling.sample_config import SampleConfig
-from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig, GRPOJobConfig
+from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
 from stamm.align.training.loss_config import needs_reference
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.audit.config import AuditConfig

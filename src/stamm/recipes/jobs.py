@@ -53,7 +53,7 @@ JOBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "score": ("stamm.align.rewards.score_job", "run"),
         "select": ("stamm.align.data.select_job", "run"),
         "finetune": ("stamm.align.training.job", "run"),
-        "grpo": ("stamm.align.training.grpo_job", "run"),
+        "grpo": ("stamm.align.policy.grpo_job", "run"),
         "reference": ("stamm.align.training.reference_job", "run"),
         "reward_accuracy": ("stamm.align.training.reward_accuracy", "run"),
         "judge": ("stamm.align.judge.charter_job", "validate"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stamm.engine.config import EngineConfig
 from stamm.models.config import DecoderConfig, PlainFFN, PlainRope
 from stamm.optim.config import AdamW
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
@@ -14,8 +15,13 @@ from stamm.pretrain.config import PretrainConfig
 
 
 def llama_1b_xielu() -> PretrainConfig:
-    """1.1 B parameters, 126 B tokens of FineWeb-Edu: 70,000 steps of 440 sequences."""
-    batch, steps, cooldown_from, warmup = 440, 70_000, 55_500, 2_000
+    """1.1 B parameters, 126 B tokens of FineWeb-Edu, on 8, 16, 32 or 64 GPUs.
+
+    As published but for the batch: 60,160 steps of 512 sequences, not 70,000 of 440; warm-up and cooldown
+    have the published number of sequences. A checkpoint about every hour on 8 H100, written while
+    training goes on.
+    """
+    batch, steps, cooldown, warmup = 512, 60_160, 14_500 * 440, 2_000 * 440
     return PretrainConfig(
         model=DecoderConfig(
             vocab_size=147_456,
@@ -34,16 +40,19 @@ def llama_1b_xielu() -> PretrainConfig:
         context=4096,
         sequences=batch * steps,
         batch=(BatchStage(size=batch),),
-        micro_batch=5,
+        micro_batch=4,
         goldfish=None,
         optimizer=AdamW(beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1),
         schedule=WarmupStableDecay(
             peak=8e-4,
             final_share=0.0,
-            warmup_sequences=warmup * batch,
-            decay_sequences=(steps - cooldown_from) * batch,
+            warmup_sequences=warmup,
+            decay_sequences=cooldown,
         ),
         clip_norm=1.0,
+        engine=EngineConfig(
+            precision="bfloat16", checkpoint_every=560, keep_checkpoints=3, async_checkpointing=True
+        ),
     )
 
 

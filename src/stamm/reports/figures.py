@@ -14,6 +14,7 @@ from stamm.reports.figure import Figure
 from stamm.reports.measure_figures import grammar_figure, language_figure, memorization_figure
 from stamm.reports.observation_section import observation_figure
 from stamm.reports.preference_figures import (
+    grpo_figure,
     kto_figure,
     log_ratio_figure,
     representation_figure,
@@ -35,6 +36,7 @@ def figures_of(study: RunResults, config: ReportConfig) -> Mapping[str, tuple[Fi
                 log_ratio_figure(study, config),
                 target_figure(study, config),
                 kto_figure(study, config),
+                grpo_figure(study, config),
                 reward_figure(study, config),
                 representation_figure(study, config),
             ),

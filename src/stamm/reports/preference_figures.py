@@ -20,6 +20,7 @@ _CHOSEN, _REJECTED = "reward/chosen_log_ratio", "reward/rejected_log_ratio"
 _ACCURACY = "reward/accuracy"
 _CHOSEN_REWARD, _REJECTED_REWARD = "reward/chosen", "reward/rejected"
 _KL = "reward/kl"
+_MEAN, _EQUAL, _KL_PER_TOKEN = "reward/mean", "reward/equal_groups", "reward/kl_per_token"
 _RATIO, _TARGET, _QUANTILE = "reward/log_ratio", "reward/target", "reward/quantile"
 _RANK, _CENTRED = "representation/effective_rank", "representation/effective_rank_centred"
 _DORMANT = "representation/dormant_share"
@@ -138,6 +139,45 @@ def kto_figure(study: RunResults, config: ReportConfig) -> Figure | None:
                 for arm, found in curves
             ),
             svg=draw_panels("kto", 3.2, paint, 2),
+            data=_NO_ROWS,
+            source="",
+            command=study.made_by(),
+        ),
+    )
+
+
+def grpo_figure(study: RunResults, config: ReportConfig) -> Figure | None:
+    """Rewards of the answers that GRPO trains on, and what dynamic sampling drops; None without GRPO."""
+    curves = _preference_curves(study, config, _EQUAL)
+    if not curves:
+        return None
+
+    def paint(panels: list[Axes]) -> None:
+        panels[0].set_title("Mean reward of the sampled answers", pad=36)
+        panels[1].set_title("Groups of equal rewards, share", pad=36)
+        _paint_curves(panels, curves, (_MEAN, "", _EQUAL))
+
+    keys = (_MEAN, _EQUAL, _KL_PER_TOKEN, "reward/clip_share", "reward/length", "reward/cut")
+    return _training_figure(
+        study,
+        config,
+        curves,
+        keys,
+        Figure(
+            key="grpo",
+            title="GRPO: rewards during training",
+            caption=(
+                "Answers of the model to the prompts of each rollout, smoothed. Groups of equal rewards have "
+                "no advantages: all answers are right, or all are wrong. The table has the KL to the start "
+                "model in nats per token, the share of tokens that the clipping stopped, and the length of "
+                "the answers in tokens."
+            ),
+            alt="; ".join(
+                f"{arm.name} begins at a mean reward of {_first(found.get(_MEAN))} and ends at "
+                f"{_last(found.get(_MEAN))}"
+                for arm, found in curves
+            ),
+            svg=draw_panels("grpo", 3.2, paint, 2),
             data=_NO_ROWS,
             source="",
             command=study.made_by(),
@@ -297,6 +337,10 @@ def _curve(axes: Axes, curve: Series | None, colour: str, style: object, name: s
 
 def _at(curve: Series | None, place: int) -> str:
     return fixed(curve.values[place], 3) if curve and place < len(curve.values) else ""
+
+
+def _first(curve: Series | None) -> str:
+    return fixed(curve.values[0], 2) if curve and curve.values else "nothing"
 
 
 def _last(curve: Series | None) -> str:

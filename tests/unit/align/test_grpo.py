@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch.nn.functional import log_softmax
 
+from stamm.align.policy import grpo_job
+from stamm.align.policy.config import GRPOJobConfig, GRPORun
+from stamm.align.policy.rollouts import Rated, packed_batch, read_rollout
 from stamm.align.rewards.reward_config import CustomReward, Length, Number
-from stamm.align.training import grpo_job
-from stamm.align.training.finetune_config import GRPOJobConfig, GRPORun
 from stamm.align.training.loss_config import GRPO, Loss
-from stamm.align.training.rollouts import Rated, packed_batch, read_rollout
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import sha256_file
@@ -34,6 +34,7 @@ from tests.unit.align import finetuned
 from tests.unit.align.finetuned import PROMPTS, metrics
 from tests.unit.align.prepared import write_rows
 from tests.unit.chat.conversations import DESCRIPTION
+from tests.unit.config_reads import recorded
 
 REWARD = '''
 class Vowels:
@@ -251,6 +252,33 @@ def test_tokens_of_each_answer_keep_their_numbers_when_packed(tmp_path: Path) ->
         assert float(batch.reference_N[number]) == -owner - (offset - 3) / 100
     assert seen == set(range(2 + 60 + 5 + 40 + 1))
     assert packed_batch([], run, pad=7).num_rows == 1
+
+
+def test_every_setting_is_read(tmp_path: Path) -> None:
+    loss = GRPO(
+        steps_per_rollout=2,
+        clip_low=0.1,
+        drop_equal=True,
+        refills=1,
+        overlong="penalty",
+        overlong_tokens=4,
+        scale="none",
+        average="longest",
+    )
+    changes: dict[str, Any] = {"lora": Lora(rank=2), "reward": Length(smallest=20, largest=60)}
+    settings = config(tmp_path, loss, epochs=1.0, **changes)
+    with recorded(settings, GRPORun.of(settings, model=finetuned.MODEL)) as reads:
+        train(tmp_path, loss, epochs=1.0, **changes)
+    assert [path for path in reads.unread(settings) if path not in NOT_HERE] == []
+
+
+NOT_HERE = {
+    "chosen",  # of studies
+    "pfo",  # refused
+    "validate_every",
+    "patience",
+    "engine.on_nonfinite.deviations",  # read after a window of steps
+}
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ else:
 first = os.fork()
 if first:
     code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 255
-    os._exit(1 if code == 113 else code)  # only this process says that nothing was started
+    os._exit(1 if code == 113 else code)  # its own code for what was not started
 call("prctl", 1, signal.SIGKILL, 0, 0, 0)  # end with the launcher
 child = os.fork()
 if child:  # process 1 of its namespace: with it all others end

@@ -74,7 +74,7 @@ def token_log_probs(
             int(counted_BT.sum()),
         )
         lengths = counted_BT.sum(dim=1).tolist()
-        for row, part_N in zip(rows, log_prob_N.cpu().split(lengths), strict=True):
+        for row, part_N in zip(rows, torch.split(log_prob_N.cpu(), lengths), strict=True):
             found[row] = part_N.tolist()
     return found
 

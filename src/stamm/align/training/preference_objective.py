@@ -20,6 +20,7 @@ from stamm.align.training.answer_objective import AnswerObjective
 from stamm.align.training.finetune_config import FineTuneRun
 from stamm.align.training.loss_config import (
     DPO,
+    GRPO,
     KTO,
     QRPO,
     REBEL,
@@ -80,7 +81,7 @@ class PreferenceObjective(AnswerObjective):
         world: DistributedContext,
         start: Path,
     ) -> None:
-        if isinstance(config.loss, SFT | BradleyTerry):
+        if isinstance(config.loss, SFT | BradleyTerry | GRPO):
             raise ConfigError(f"{type(config.loss).__name__} is not a loss on log-probabilities")
         super().__init__(config, decoder, answers, world)
         self._loss = config.loss

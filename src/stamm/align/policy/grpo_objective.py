@@ -14,12 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
-from stamm.align.training.answer_objective import PREFERENCE_LOSS
-from stamm.align.training.finetune_config import GRPORun
-from stamm.align.training.log_probs import token_log_probs
-from stamm.align.training.loss_config import GRPO
-from stamm.align.training.rollouts import (
+from stamm.align.policy.config import GRPORun
+from stamm.align.policy.rollouts import (
     FOLDER,
     Prompts,
     Rollout,
@@ -30,6 +28,9 @@ from stamm.align.training.rollouts import (
     trained_tokens,
     write_rollout,
 )
+from stamm.align.training.answer_objective import PREFERENCE_LOSS
+from stamm.align.training.log_probs import token_log_probs
+from stamm.align.training.loss_config import GRPO
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError
 from stamm.chat.formats import ChatFormat
@@ -62,7 +63,7 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
     """
 
     primary_metric = PREFERENCE_LOSS
-    least_spread = 10.0  # its value says little: advantages have the mean 0
+    least_spread = 10.0  # advantages have the mean 0, and so has the loss
 
     def __init__(
         self,
@@ -188,7 +189,8 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
         for name, model in models.items():
             found = token_log_probs(model, [answers[place] for place in places])
             for place, log_probs in zip(places, found, strict=True):
-                answers[place] = replace(answers[place], **{name: log_probs})
+                more: dict[str, Any] = {name: log_probs}
+                answers[place] = replace(answers[place], **more)
         return replace(rollout, answers=answers)
 
     def _policy(self) -> Decoder:

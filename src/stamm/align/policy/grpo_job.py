@@ -1,7 +1,7 @@
 """Train a model on its own answers by the group-relative policy gradient (GRPO).
 
 Reads    start (a stored decoder), tokenizer, and a file of prompts
-Writes   what `pretrain.training_run` writes; rollouts/ (`align.training.rollouts`), bad_rows.jsonl (prompts
+Writes   what `pretrain.training_run` writes; rollouts/ (`align.policy.rollouts`), bad_rows.jsonl (prompts
          that are not answered: file, row, reason and cause); with LoRA as `align.training.job`
 
 Checked  tests/unit/align/test_grpo.py, tests/cli/test_grpo.py
@@ -18,11 +18,11 @@ from stamm.align.data.data_files import locate_file
 from stamm.align.data.dataset_reader import BadRow
 from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary
+from stamm.align.policy.config import GRPOJobConfig, GRPORun
+from stamm.align.policy.grpo_objective import GRPOObjective, check_one_process
+from stamm.align.policy.rollouts import Prompts
 from stamm.align.rewards.sources import reward_sources
-from stamm.align.sampling.prompts import encoded_prompt, read_prompts
-from stamm.align.training.finetune_config import GRPOJobConfig, GRPORun
-from stamm.align.training.grpo_objective import GRPOObjective, check_one_process
-from stamm.align.training.rollouts import Prompts
+from stamm.align.sampling.prompts import SamplePrompt, encoded_prompt, read_prompts
 from stamm.base.errors import DataError
 from stamm.base.files import json_line, sha256_file, sha256_value, write_text
 from stamm.base.known_keys import UnknownKeys
@@ -55,18 +55,20 @@ def run(settings: GRPOJobConfig, workspace: Workspace) -> None:
     chat = loaded.chat
     config = GRPORun.of(settings, model=without_guide(model))
     unknown = UnknownKeys()
-    prompts, ids, bad = [], [], []
+    prompts: list[SamplePrompt] = []
+    ids: list[list[int]] = []
+    bad: list[BadRow] = []
     longest = config.sampling.max_new_tokens
     for prompt in read_prompts(locate_file(settings.prompts, "prompts"), unknown):
-        found = prompt
-        if not isinstance(prompt, BadRow):
-            encoded = encoded_prompt(prompt, chat, config.context, longest)
-            if not isinstance(encoded, BadRow):
-                prompts.append(prompt)
-                ids.append(encoded)
-                continue
-            found = encoded
-        bad.append(found)
+        if isinstance(prompt, BadRow):
+            bad.append(prompt)
+            continue
+        encoded = encoded_prompt(prompt, chat, config.context, longest)
+        if isinstance(encoded, BadRow):
+            bad.append(encoded)
+            continue
+        prompts.append(prompt)
+        ids.append(encoded)
     write_text(workspace.folder / BAD_ROWS, "".join(json_line(vars(row)) for row in bad))
     if bad:
         workspace.progress.log(

@@ -23,18 +23,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
+from stamm.align.policy.config import GRPORun
 from stamm.align.rewards.load_reward import load_reward
 from stamm.align.rewards.reward import Answer, rewards_of
 from stamm.align.sampling.prompts import SamplePrompt, completion_row
 from stamm.align.training.answer_dataset import packed_rows
 from stamm.align.training.epoch_order import epoch_order
-from stamm.align.training.finetune_config import GRPORun
 from stamm.align.training.loss_config import GRPO
 from stamm.base.errors import DataError, RunError
 from stamm.chat.conversation import AssistantTurn
@@ -123,7 +124,8 @@ class RolloutBatch:
         """The same batch on a device."""
         names = [f.name for f in dataclasses.fields(self) if f.name != "terms"]
         values = moved([getattr(self, name) for name in names], device)
-        return dataclasses.replace(self, **dict(zip(names, values, strict=True)))
+        tensors: dict[str, Any] = dict(zip(names, values, strict=True))
+        return dataclasses.replace(self, **tensors)
 
 
 class Prompts:

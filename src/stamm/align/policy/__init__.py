@@ -1,0 +1,1 @@
+"""Policy gradient on answers that a model gives while it is trained."""
