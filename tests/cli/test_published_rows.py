@@ -221,7 +221,7 @@ def test_the_reasons_are_on_the_page_and_the_terminal_where_bad_rows_are_accepte
     told = capsys.readouterr().err
     assert "12 of 24 rows (50%) cannot be used, more than max_bad_rows = 0.2" in told
     assert "prepare.fields.prompt=NAME" in told
-    assert main([*words, "prepare.max_bad_rows=1"]) == 0
+    assert main([*words, "prepare.max_bad_rows=1", "--restart"]) == 0
     warning = (
         "data: 12 of 24 rows (50.0 %) cannot be used: no known combination of columns: n, text"
     )
