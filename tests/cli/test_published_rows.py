@@ -191,6 +191,7 @@ def test_every_format_is_read_whole_and_the_run_ends_with_numbers_and_answers(
     for name in formats:
         assert f"{name}: {ROWS} examples, {1 / len(formats):.1%}" in told.err
     arm = recipe.partition(".")[2]
+    assert f"Learning rate 0.0001, the default for {arm.upper()} of a model that was" in told.err
     examples = {split: EncodedExamples.open(out / "data", split) for split in ("train", "held_out")}
     assert all(len(one.answers) for one in examples.values())
     file = read_record(
