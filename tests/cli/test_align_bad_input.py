@@ -88,7 +88,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
         ("sft", [GOOD], ("train.loss=DPO",), "is DPO: use align.dpo"),
         ("sft", [GOOD], ("train.patience=2",), "patience = 2, and no rows are held out to evaluate on. Raise prepare.held_out, such"),
         ("sft", [GOOD], ("prepare.context=64",), "unknown key 'prepare.context' (set on the command line)"),
-        ("sft", [GOOD], ("prepare.seed=5",), "no step of this run reads prepare.seed (set by prepare.seed=5)"),
+        ("sft", [GOOD], ("prepare.seed=5", "prepare.held_out=0"), "no step of this run reads prepare.seed (set by prepare.seed=5)"),
         ("sft", [GOOD], ("prepare.kind=chat",), "no step of this run reads prepare.kind (set by prepare.kind=chat)"),
         ("dpo", [PAIR], ("train.z_loss=10",), "unknown key 'train.z_loss'"),
         ("sft", [GOOD], ("train.batch.0.size=0",), "size = 0 must be positive (train.batch.0.size set on the command line)"),

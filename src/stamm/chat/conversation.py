@@ -256,7 +256,7 @@ def read_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
     Raises   DataError when one has no name, its description is not text, or its parameters are not a
              JSON schema.
     """
-    if tools is None:
+    if tools is None or tools == "":
         return ()
     if isinstance(tools, str):
         try:

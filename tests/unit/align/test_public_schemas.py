@@ -25,7 +25,7 @@ from stamm.align.data.examples import (
     unknown_keys,
 )
 from stamm.base.errors import DataError
-from stamm.chat.conversation import AssistantTurn, Response, Thoughts, UserTurn
+from stamm.chat.conversation import AssistantTurn, EmptyAnswerError, Response, Thoughts, UserTurn
 
 Row = dict[str, Any]
 ORIGIN = RowOrigin(file="rows.jsonl", row=1)
@@ -53,6 +53,7 @@ CHATS: dict[str, Row] = {
         "functions": [tool["function"] for tool in TOOLS],
         "function_call": "auto",
     },
+    "tools of a column of text": {"messages": [USER, RIGHT], "tools": "", "system": ""},
     "TRL, prompt and completion": {
         "prompt": [USER],
         "completion": [RIGHT],
@@ -235,6 +236,12 @@ def test_an_answer_that_only_begins_as_the_prompt_is_not_cut(
     assert isinstance(pair, PreferencePair)
     assert pair.chosen.blocks == (Response(chosen),)
     assert pair.rejected.blocks == (Response(rejected),)
+
+
+def test_a_transcript_that_ends_with_an_open_turn_has_no_answer() -> None:
+    for row in ({"chosen": HH, "rejected": f"{HH} 5"}, {"chosen": f"{HH} 4", "rejected": f"{HH} "}):
+        with pytest.raises(EmptyAnswerError, match="has no answer of the assistant"):
+            read(row, "preference")
 
 
 def test_a_prompt_that_one_answer_repeats_is_named() -> None:

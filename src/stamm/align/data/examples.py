@@ -35,6 +35,7 @@ from stamm.base.known_keys import KnownKeys, RefusedKey
 from stamm.chat.conversation import (
     AssistantTurn,
     Conversation,
+    EmptyAnswerError,
     Thoughts,
     ToolCalls,
     UserTurn,
@@ -613,8 +614,9 @@ def _split(
 
     Raises   DataError when the rest is empty, holds turns of the user, or is not to be trained on.
     """
-    start = _prompt(messages[:count], row)
-    whole = _read(messages, row, empty) if len(messages) > count else start
+    if len(messages) == count:
+        raise EmptyAnswerError(f"{column} has no answer of the assistant", fix="Remove the row")
+    start, whole = _prompt(messages[:count], row), _read(messages, row, empty)
     last = whole.turns[-1] if whole.turns else None
     if len(whole.turns) != len(start.turns) + 1 or not isinstance(last, AssistantTurn):
         raise DataError(f"{column} is not exactly one answer of the assistant")

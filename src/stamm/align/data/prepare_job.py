@@ -120,7 +120,7 @@ class _Source:
         return ", ".join(self.config.data)
 
     def times(self, place: int) -> int:
-        """How often the row at `place`, from 0, is read: all rows together `epochs` times, evenly."""
+        """The number of times that the row at `place`, from 0, is read: `epochs` on average, evenly."""
         return int((place + 1) * self.epochs) - int(place * self.epochs)
 
     def add(self, written: Sequence[EncodedAnswer], times: int) -> None:

@@ -191,6 +191,7 @@ def test_every_format_is_read_whole_and_the_run_ends_with_numbers_and_answers(
     for name in formats:
         assert f"{name}: {ROWS} examples, {1 / len(formats):.1%}" in told.err
     arm = recipe.partition(".")[2]
+    assert f"Learning rate 0.0001, the default for {arm.upper()} of a model that was" in told.err
     examples = {split: EncodedExamples.open(out / "data", split) for split in ("train", "held_out")}
     assert all(len(one.answers) for one in examples.values())
     file = read_record(
@@ -221,7 +222,7 @@ def test_the_reasons_are_on_the_page_and_the_terminal_where_bad_rows_are_accepte
     told = capsys.readouterr().err
     assert "12 of 24 rows (50%) cannot be used, more than max_bad_rows = 0.2" in told
     assert "prepare.fields.prompt=NAME" in told
-    assert main([*words, "prepare.max_bad_rows=1"]) == 0
+    assert main([*words, "prepare.max_bad_rows=1", "--restart"]) == 0
     warning = (
         "data: 12 of 24 rows (50.0 %) cannot be used: no known combination of columns: n, text"
     )
