@@ -7,7 +7,6 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from stamm.align.data.examples import KIND_OF, Kind, RowOrigin, read_example
@@ -195,7 +194,9 @@ def _cut(written: str, length: int) -> str:
 
 def _print(name: str, found: Mapping[str, Any]) -> None:
     number = found["rows"]
-    print(f"{visible(name, 200)}: {number:,} {'row' if number == 1 else 'rows'}, the first of the file\n")
+    print(
+        f"{visible(name, 200)}: {number:,} {'row' if number == 1 else 'rows'}, the first of the file\n"
+    )
     cells = [
         [_cut(one["field"], _PATH), one["type"], str(one["rows"]), one["example"], one["read as"]]
         for one in found["fields"]

@@ -14,6 +14,7 @@ from stamm.cli.output import print_table
 from stamm.recipes.execute import RecipeRun
 from stamm.recipes.resolve import resolve
 from stamm.recipes.search import Search
+from stamm.recipes.study import Study
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -63,7 +64,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if options.restart:
         _set_aside(execution, options)
     execution.folder.check()
-    if recipe.is_own and any(step.job == "pretrain" for step in execution.pending()):
+    is_planned = recipe.is_own and any(step.job == "pretrain" for step in execution.pending())
+    if is_planned and isinstance(recipe.config, Study):
         from stamm.cli.plan import print_study_plan
 
         print_study_plan(recipe.config, root)

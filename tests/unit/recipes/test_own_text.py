@@ -20,6 +20,7 @@ from stamm.recipes.resolve import build, resolve
 from stamm.recipes.study import Study
 from tests.unit.small_corpus import build_corpus
 
+
 @functools.cache
 def texts() -> tuple[str, ...]:
     """Shipped articles, cut to 1,500 characters."""
