@@ -30,7 +30,7 @@ from stamm.recipes.study import MANIFEST, Study
 _BARS = "▁▂▃▄▅▆▇█"
 # Of one CPU: training's share of the speed of products of 1024 x 1024 matrices, and text through all
 # steps of a corpus (2026-11-26, a Xeon with AVX-512).
-CPU_SHARE = 0.5
+CPU_SHARE = 0.4
 CORPUS_BYTES_PER_S = 400e3
 
 
@@ -151,7 +151,7 @@ def _measured_pace(config: PretrainConfig) -> Throughput | None:
 def _short_time(time: dict[str, Any] | None, text: float) -> str:
     corpus = text / CORPUS_BYTES_PER_S
     if time is None:
-        return f"corpus about {seconds_text(corpus)}; training: `stamm plan` with --gpus says it"
+        return f"corpus about {seconds_text(corpus)}; training: see `stamm plan` with --gpus"
     both = seconds_text(corpus + time["seconds"])
     return f"about {both}: corpus {seconds_text(corpus)}, training {seconds_text(time['seconds'])} ({time['source']})"
 
