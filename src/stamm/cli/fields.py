@@ -1,4 +1,4 @@
-"""`stamm fields FILE`: the fields of a data file, what each reader takes them for, and how to map others."""
+"""`stamm fields FILE`: the fields of a data file, what they are read as, and how to map others."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
 
 def described(name: str, rows: list[Any], names: FieldNames) -> dict[str, Any]:
-    """Fields of some rows and what the readers make of them, as JSON values."""
+    """The fields of some rows and the readers that can use the rows, as JSON values."""
     records, taken = _read(name, rows, names)
     facts: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -101,7 +101,7 @@ def described(name: str, rows: list[Any], names: FieldNames) -> dict[str, Any]:
 
 
 def _aligned(rows: list[Any], kind: Kind) -> dict[str, Any]:
-    """How many rows a reader of alignment data takes as one kind, and why it refuses the first other one."""
+    """Counts the rows that alignment reads as `kind`, with the first reason against another row."""
     taken, problem = 0, ""
     for number, row in enumerate(rows, 1):
         try:

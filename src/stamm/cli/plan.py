@@ -29,9 +29,8 @@ from stamm.recipes.search import Search
 from stamm.recipes.study import Study
 
 _BARS = "▁▂▃▄▅▆▇█"
-CORPUS_BYTES_PER_S = (
-    400e3  # of text through all steps of a corpus (2026-11-26, a Xeon with AVX-512)
-)
+# Text through all steps of a corpus, on one CPU (2026-11-26, a Xeon with AVX-512).
+CORPUS_BYTES_PER_S = 400e3
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -143,7 +142,7 @@ def print_study_plan(study: Study, root: Path) -> None:
 def _short_time(time: dict[str, Any] | None, text: float) -> str:
     corpus = text / CORPUS_BYTES_PER_S
     if time is None:
-        return f"corpus about {seconds_text(corpus)}; training: `stamm plan` with --gpus says it"
+        return f"corpus about {seconds_text(corpus)}; training: see `stamm plan` with --gpus"
     both = seconds_text(corpus + time["seconds"])
     return f"about {both}: corpus {seconds_text(corpus)}, training {seconds_text(time['seconds'])} ({time['source']})"
 

@@ -49,7 +49,7 @@ _BYTES_PER_TOKEN = 4.0
 _TOKENS_PER_PARAMETER = 20
 # Muennighoff et al. 2023 (arXiv 2305.16264): up to four passes are worth almost as much as new text.
 _MOST_EPOCHS = 4.0
-_TRAINED_BYTES = 27e6  # below this much text is read more than once
+_TRAINED_BYTES = 20e6  # below this much text is read more than once
 _BYTES_PER_WORD = 256  # of the vocabulary, at least
 _MEMORY_GIB = 0.25  # of sorting and grouping
 _WARMUP_STEPS = 20
@@ -116,7 +116,7 @@ class OwnText:
 
 
 def own() -> OwnText:
-    """One model from your own text: set inputs=FILES_OR_FOLDER; 20 MB of text take about 9 minutes."""
+    """One model from your own text: set inputs=FILES_OR_FOLDER; 20 MB take about 10 minutes."""
     return OwnText()
 
 
