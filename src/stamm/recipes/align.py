@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from stamm.align.data.prepare_config import OWN_ROWS, DataSource, PrepareConfig, PrepareSettings
 from stamm.align.data.select_config import SelectConfig
@@ -358,7 +358,7 @@ class GRPORecipe:
             )
         start = start_model(self.run, self.arm, root)
         context = context_of(self.context, start)
-        given = {"prompts": self.prompts, "n": self.n, "sampling": self.sampling}
+        given: dict[str, Any] = {"prompts": self.prompts, "n": self.n, "sampling": self.sampling}
         config = GRPOJobConfig.of(self.train, context=context, reward=self.reward, **given)
         if (longest := self.sampling.max_new_tokens) >= context:
             raise ConfigError(
