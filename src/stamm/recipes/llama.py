@@ -19,7 +19,7 @@ def llama_1b_xielu() -> PretrainConfig:
 
     As published but for the batch: 60,160 steps of 512 sequences, not 70,000 of 440; warm-up and cooldown
     have the published number of sequences. A checkpoint about every hour on 8 H100, written while
-    training goes on.
+    training continues.
     """
     batch, steps, cooldown, warmup = 512, 60_160, 14_500 * 440, 2_000 * 440
     return PretrainConfig(
