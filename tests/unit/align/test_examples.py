@@ -108,7 +108,10 @@ def test_the_origin_is_kept_for_the_ledger() -> None:
         ({"prompt": [USER, GOOD]}, "does not end with the user"),
         ({"prompt": [USER], "chosen": [GOOD], "rejected": [GOOD]}, "the same answer"),
         ({"prompt": [USER], "chosen": [GOOD, USER], "rejected": [BAD]}, "exactly one answer"),
-        ({"prompt": [USER], "completion": [], "reward": 1}, "completion has no answer of the assistant"),
+        (
+            {"prompt": [USER], "completion": [], "reward": 1},
+            "completion has no answer of the assistant",
+        ),
         ({"prompt": "a", "completion": "b", "reward": float("nan")}, "nan, which is not a finite"),
         ({"prompt": "a", "completion": "b", "reward": True}, "not a finite number"),
         (
