@@ -51,7 +51,7 @@ class ParametricIntegral(NumericalIntegral):
     low, high    where the gradient ends, or None when it is unbounded on that side
     """
 
-    nargs = None
+    nargs: Any = None
     gradient: Expr
     names: tuple[Symbol, ...]
     origin: float
@@ -225,7 +225,11 @@ def _side(
     kept = [dict(items) for items in dict.fromkeys(tuple(v.items()) for v in kept)]
     tail = -1
     for values in kept if end is None else ():
-        found = asymptote(lambda u, v=values: number(kind.gradient, {**v, X.name: u}), side, 20)
+
+        def gradient(at: Any, values: Mapping[str, float] = values) -> Any:
+            return number(kind.gradient, {**values, X.name: at})
+
+        found = asymptote(gradient, side, 20)
         degree = 3 if found is None else max(len(found.coefficients) - 1, 0)
         if found is None or degree > 1 or found.reach > _FARTHEST:
             shown = ", ".join(f"{name} = {value:g}" for name, value in values.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,17 +65,19 @@ def _on_side(
 ) -> Tensor:
     """The integral to origin + distance, where `distance` has the sign of the side or is 0."""
     given = [p for p in parameters if isinstance(p, Tensor)]
-    shape = torch.broadcast_shapes(*(p.shape for p in given))
+    shape = torch.broadcast_shapes(*(p.shape for p in given))  # type: ignore[no-untyped-call]
     dtype = torch.promote_types(distance.dtype, given[0].dtype)
-    like = {"dtype": dtype, "device": distance.device}
+
+    def constant(numbers: Any) -> Tensor:
+        return torch.tensor(numbers, dtype=dtype, device=distance.device)
 
     def rates(points: Tensor) -> Tensor:
         """The gradient at distances (..., ) for every parameter: (..., *shape)."""
         spread = points.reshape(*points.shape, *[1] * len(shape)).expand(*points.shape, *shape)
         return integrand(origin + sign * spread, parameters)
 
-    cosines, sums, first, nodes, weights = (torch.tensor(rows, **like) for rows in _RULES)
-    edges = torch.tensor(side.edges, **like)
+    cosines, sums, first, nodes, weights = (constant(rows) for rows in _RULES)
+    edges = constant(side.edges)
     half = (edges[1:] - edges[:-1]) / 2
     points = edges[:-1, None] + half[:, None] * (1 + cosines)
     count, order = len(side.edges) - 1, side.order
@@ -114,7 +117,7 @@ def _on_side(
     result = torch.where(cell == 0, inner, sign * result)
     if side.tail >= 0:
         last = side.edges[-1]
-        ends = rates(torch.tensor([last, 2 * last], **like)).to(size.dtype)
+        ends = rates(constant([last, 2 * last])).to(size.dtype)
         beyond = torch.clamp(size - last, min=0.0)
         rate = ends[0] + torch.zeros_like(size)
         if side.tail:

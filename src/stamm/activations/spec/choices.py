@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stamm.activations.spec.expressions import (
     VARIABLE,
@@ -247,7 +247,8 @@ def _solved(test: ast.expr, settings: Sequence[Values], shown: str, where: str) 
             return turned(_Truth((), (heights[0] <= low,)))
         if not all(low < height < high for height in heights):
             raise unknown
-        known = _EXACT.get((within.func.id, _number(level)))
+        at = _number(level)
+        known = None if at is None else _EXACT.get((within.func.id, at))
         inner = _minus(within.args[0], _filled(inverse, v=level) if known is None else known)
         return turned(_solved(inner, settings, shown, where))
     # abs(u) > v, or u**2 > v: beyond two knots
@@ -400,7 +401,7 @@ def _replaced(tree: ast.expr, part: ast.expr, by: ast.expr) -> ast.expr:
     same = ast.dump(part)
 
     class Replaced(ast.NodeTransformer):
-        def visit(self, node: ast.AST) -> ast.AST:
+        def visit(self, node: ast.AST) -> Any:
             return by if ast.dump(node) == same else self.generic_visit(node)
 
     found: ast.expr = Replaced().visit(copy.deepcopy(tree))
@@ -412,8 +413,8 @@ def _number(tree: ast.expr) -> Fraction | None:
         case ast.Constant(value=int() | float() as number):
             return Fraction(str(number))
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            number = _number(inner)
-            return None if number is None else -number
+            below = _number(inner)
+            return None if below is None else -below
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             a, b = _number(left), _number(right)
             return None if a is None or not b else a / b
