@@ -46,8 +46,9 @@ def test_a_command_of_the_readme_runs(
 
     `run` gets an empty place, as a reader has it: a dry run refuses a folder that holds another.
     """
-    for name in ("mine.jsonl", "crawl.warc.gz", "requests.txt"):  # the reader's own files
-        (tmp_path / name).write_text("")
+    (tmp_path / "mine.jsonl").write_text('{"text": "My own text."}\n')  # the reader's own files
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "readme.md").write_text(README)
     row = {"prompt": "2 + 2?", "completion": "4", "answer": 4}
     (tmp_path / "answers.jsonl").write_text(json.dumps(row) + "\n")
     words = shlex.split(line)[1:]
@@ -70,7 +71,8 @@ def test_a_command_of_the_readme_runs(
     assert done.returncode == 0, done.stderr
     assert done.stdout
     if words[0] == "run":
-        _, *lines = done.stdout.splitlines()
+        printed = done.stdout.splitlines()
+        lines = printed[[line.split()[:1] for line in printed].index(["step"]) + 1 :]
         steps = list(itertools.takewhile(lambda line: line and " time: " not in line, lines))
         assert len(steps) >= 6
         # A step and its state, or steps of one kind, all of which are to do
