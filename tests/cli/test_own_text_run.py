@@ -91,7 +91,9 @@ def test_the_plan_is_said_before_the_run(
     assert "text      1 file, about 195 KiB of text" in told
     assert re.search(r"model     [\d.]+k parameters, vocabulary 512, \d layers of width", told)
     assert re.search(r"training  about [\d.]+k tokens, read 4 times: [\d,]+ steps of", told)
-    assert re.search(r"time      about .*: corpus .* s, training .*, the speed of matrix", told)
+    assert re.search(
+        r"time      about .*: corpus .* s, training .*expected on an idle machine", told
+    )
     assert "MiB of tensors" in told
     assert "plant" not in told
     assert not Path("runs").exists()

@@ -369,7 +369,7 @@ def test_a_broken_run_does_not_hide_the_others(
     assert states == ["unreadable", "complete"]
 
 
-@pytest.mark.parametrize("words", [("ls", "activations"), ("ls", "activations", "--json")])
+@pytest.mark.parametrize("words", [("plan", "smoke"), ("ls", "activations", "--json")])
 def test_a_terminal_without_unicode_is_given_escapes(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -146,10 +146,13 @@ class TemplateFormat:
         (rendered,) = render_all(self._template, [case], self._names)
         if rendered.error:
             raise DataError(f"the chat template cannot be rendered: {rendered.error}")
+        end = 0
         for message in messages:
-            text = message["content"].strip()
-            if text not in rendered.text:
+            text, anywhere = message["content"].strip(), message["role"] == "system"
+            at = rendered.text.find(text, 0 if anywhere else end)
+            if at < 0:
                 raise _unsupported(f"this {message['role']} message, or changes it")
+            end = end if anywhere else at + len(text)
             if text and any(token in text for token in self._tokenizer.control_tokens()):
                 raise DataError(f"a {message['role']} message spells a control token of the model")
         return rendered.text

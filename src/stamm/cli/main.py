@@ -263,7 +263,7 @@ VERBS: tuple[Verb, ...] = (
         "env",
         "stamm.cli.env",
         "show versions and hardware, for a bug report; print tab completion",
-        ("stamm env", "stamm env --json", 'eval "$(stamm env --completion bash)"'),
+        ("stamm env", "stamm env --json", "stamm env --completion bash"),
     ),
 )
 

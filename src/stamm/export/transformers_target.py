@@ -86,6 +86,7 @@ class TransformersTarget:
 
     def __init__(self) -> None:
         self._options = ExportOptions()
+        self._own_tokenizer = True
 
     def configure(self, options: ExportOptions) -> None:
         """Set the type and the size of the files of weights; BF16 has a folder of its own."""
@@ -99,6 +100,7 @@ class TransformersTarget:
     def write(self, folder: Path, model: Decoder, tokenizer: Path) -> None:
         """Write the folder, as `write_folder`."""
         options = self._options
+        self._own_tokenizer = not (tokenizer.parent / TOKENIZER_CONFIG).is_file()
         write_folder(folder, model, tokenizer, options.quantization, options.max_shard_bytes)
 
     def write_chat(self, folder: Path, tokenizer: Path, max_context: int) -> None:
@@ -124,7 +126,7 @@ class TransformersTarget:
         return LoadedExport(
             description=f"transformers {hub_version()} {architecture}{', BF16 weights' * rounded}",
             logits=model.logits,
-            encode=model.encode if model.splits_control_tokens else model.encode_split,
+            encode=model.encode if self._own_tokenizer and not chat else model.encode_split,
             decode=model.decode,
             generate=model.write,
             encode_chat=model.encode_chat if chat else None,

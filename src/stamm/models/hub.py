@@ -174,7 +174,6 @@ class HubModel:
             raise ExportError(f"transformers does not load {folder} unchanged: {problems}")
         self._model = model.eval()
         self._tokenizer = tokenizer
-        self.splits_control_tokens = bool(getattr(tokenizer, "split_special_tokens", False))
 
     @torch.no_grad()
     def logits(self, tokens_BT: Tensor) -> Tensor:

@@ -298,7 +298,7 @@ def test_our_own_template_is_the_apertus_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{{ messages[0].content }}", "uses no known control token"),
+        ("{{ messages[0].content }}", "does not write this assistant message"),
         (CHATML.replace("\n' ~ m.content", " ' ~ m.content"), "it ends a message with"),
         (CHATML.replace("assistant\n", "assistant\nSure"), r"it writes .*assistant\\nSure. where"),
         (CHATML + "{{ messages[0].foo.bar }}", "cannot be rendered: UndefinedError"),
@@ -307,23 +307,6 @@ def test_our_own_template_is_the_apertus_format(tmp_path: Path) -> None:
         ("<|im_start|>{% for i in range(90000) %}{{ '%9d' % i }}{% endfor %}", "writes more than"),
         (CHATML.replace("m.content", "m.content.upper()"), "it ends a message with"),
         (CHATML + LLAMA3, "it ends a message with"),
-        # What only some contents or long conversations show.
-        ("{% set messages = messages[-8:] %}" + CHATML, "it writes"),
-        (CHATML.replace("m.content", "m.content | replace('\n\n\n', '\n\n')"), "it writes"),
-        (CHATML.replace("m.content", "m.content | replace('/no_think', '')"), "it writes"),
-        (
-            CHATML.replace(
-                "m.content", "(m.content.lstrip('\n') if m.role == 'assistant' else m.content)"
-            ),
-            "it writes",
-        ),
-        (
-            CHATML.replace(
-                "assistant\n' }}",
-                "assistant\n' ~ ('No. ' if '/no_think' in messages[-1].content else '') }}",
-            ),
-            "it writes",
-        ),
     ],
 )
 def test_other_templates_are_refused(tmp_path: Path, template: str, message: str) -> None:
@@ -331,6 +314,48 @@ def test_other_templates_are_refused(tmp_path: Path, template: str, message: str
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         load_chat_format(folder)
+
+
+_LONG = tuple(
+    turn for n in range(6) for turn in (UserTurn(f"Q {n}"), AssistantTurn((Response(f"A {n}"),)))
+)
+
+
+def _asked(text: str) -> tuple[UserTurn, AssistantTurn]:
+    return UserTurn(text), AssistantTurn((Response("Yes."),))
+
+
+@pytest.mark.parametrize(
+    ("template", "turns", "message"),
+    [
+        ("{% set messages = messages[-8:] %}" + CHATML, _LONG, "does not write this user message"),
+        (
+            CHATML.replace("m.content", "m.content | replace('\n\n\n', '\n\n')"),
+            _asked("a\n\n\nb"),
+            "does not write this user message, or changes it",
+        ),
+        (
+            CHATML.replace("m.content", "m.content | replace('/no_think', '')"),
+            _asked("Why? /no_think"),
+            "does not write this user message, or changes it",
+        ),
+        (
+            CHATML.replace(
+                "assistant\n' }}",
+                "assistant\n' ~ ('No. ' if '/no_think' in messages[-1].content else '') }}",
+            ),
+            _asked("Why? /no_think"),
+            "writes an answer otherwise than after its prompt",
+        ),
+    ],
+)
+def test_rows_that_a_template_changes_are_refused(
+    tmp_path: Path, template: str, turns: Any, message: str
+) -> None:
+    folder = imported_folder(tmp_path, CHATML)
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        load_chat_format(folder).encode(Conversation(turns=turns))
 
 
 def test_a_template_without_end_is_stopped(tmp_path: Path, monkeypatch: Any) -> None:

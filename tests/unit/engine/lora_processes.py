@@ -54,6 +54,7 @@ OPTIMIZERS: dict[str, OptimizerConfig] = {
 class Adapting:
     """The configuration that `fit` reads."""
 
+    task: str = "train adapters"
     model: DecoderConfig = MODEL
     lora: Lora | None = None
     reward_head: bool = False

@@ -79,6 +79,7 @@ def function_of(
     stored: torch.dtype,
     by_column: bool,
 ) -> Callable[..., None]:
+    """The compiled pass: from dtype `stored` to `stored`, computed in `computing`."""
     text = source_of(name, kernel, fixed, computing, stored, by_column=by_column)
     return build.function(text, name)
 

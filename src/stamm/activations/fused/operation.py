@@ -301,6 +301,10 @@ def _followed(*tensors: Tensor) -> bool:
 
 
 def built_form(name: str) -> Form:
+    """The form that an activation module of this process registered by that name.
+
+    Raises   ConfigError for one that was not built here
+    """
     if name not in _FORMS:
         raise ConfigError(
             f"activation {name} of a compiled or loaded graph was not built in this process",
@@ -310,6 +314,7 @@ def built_form(name: str) -> Form:
 
 
 def report_unbuilt(form: str, error: RunError) -> None:
+    """Report once that a form has no fused kernel, and compute it eagerly from now on."""
     _UNBUILT.add(form)
     report_once(f"an activation is computed without a fused kernel: {error.line()}")
 

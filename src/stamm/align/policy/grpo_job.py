@@ -4,7 +4,7 @@ Reads    start (a stored decoder), tokenizer, and a file of prompts
 Writes   what `pretrain.training_run` writes; rollouts/ (`align.policy.rollouts`), bad_rows.jsonl (prompts
          that are not answered: file, row, reason and cause); with LoRA as `align.training.job`
 
-Checked  tests/unit/align/test_grpo.py, tests/cli/test_grpo.py
+Checked  tests/unit/align/test_grpo.py, tests/cli/test_grpo_command.py
 """
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ def run(settings: GRPOJobConfig, workspace: Workspace) -> None:
         facts={"prompts": read},
     )
     asked = Prompts(prompts, ids)
+
+    if remark := settings.rate_remark():
+        workspace.progress.log(remark)
 
     def open_data(_: DistributedContext) -> TrainingData:
         return TrainingData(name="data", sequences=asked, proof=proof)

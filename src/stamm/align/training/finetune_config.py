@@ -161,6 +161,15 @@ class FineTuneJobConfig(FineTuneConfig):
             values["rate_from"] = f"{type(settings.loss).__name__} of {basis}"
         return cls(**values, **more)
 
+    def rate_remark(self) -> str:
+        """A line on the peak of the learning rate where it was not set; else ""."""
+        if not self.rate_from:
+            return ""
+        return (
+            f"Learning rate {self.schedule.peak:g}, the default for {self.rate_from}: "
+            "train.schedule.peak sets another."
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuneRun(FineTuneConfig, DecoderTrainingConfig):

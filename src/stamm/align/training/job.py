@@ -95,12 +95,7 @@ def run(settings: FineTuneJobConfig, workspace: Workspace) -> None:
     loss, remark = with_tie_rules(settings.loss, data)
     # Guides serve the first part of pretraining, and a stored decoder has none.
     config = FineTuneRun.of(settings, model=without_guide(model), loss=loss)
-    if settings.rate_from:
-        workspace.progress.log(
-            f"Learning rate {settings.schedule.peak:g}, the default for {settings.rate_from}: "
-            "train.schedule.peak sets another."
-        )
-    for line in filter(None, (remark, balance_remark(loss, data))):
+    for line in filter(None, (settings.rate_remark(), remark, balance_remark(loss, data))):
         workspace.progress.log(line)
     if config.pfo is not None and config.pfo.weight:
         workspace.progress.log(
