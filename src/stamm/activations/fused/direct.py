@@ -59,12 +59,12 @@ class DirectCalls:
 
         stored   one tensor for each trainable parameter
         """
-        for tensor in stored:
-            if type(tensor) not in _TENSORS or not tensor.is_cpu or tensor.numel() != 1:
-                return None
         kernel = self._kernel_for(inputs)
         if kernel is None:
             return None
+        for tensor in stored:
+            if type(tensor) not in _TENSORS or not tensor.is_cpu or tensor.numel() != 1:
+                return None
         values, slopes = self._mapped([tensor.item() for tensor in stored]) if stored else ([], [])
         result: Tensor = _operation()(inputs, stored, values, slopes, kernel)  # type: ignore[misc]
         return result
@@ -81,14 +81,14 @@ class DirectCalls:
 
     def _kernel_for(self, inputs: Sequence[Tensor]) -> int | None:
         """The number of the kernel of a call that no transform, trace or mode observes, or None."""
+        if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+            return None
         first = inputs[0]
         if type(first) not in _TENSORS or not first.is_cpu:
             return None
         for tensor in inputs[1:]:
             if type(tensor) not in _TENSORS or tensor.shape != first.shape:
                 return None
-        if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
-            return None
         if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack():
             return None
         return self.kernel(first)
