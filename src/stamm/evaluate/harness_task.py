@@ -111,13 +111,11 @@ class HarnessTask:
         """
         try:
             return self._run(context)
-        except DataError as error:  # of a key: the file is configuration
-            raise ConfigError(error.what, where=error.where, fix=error.fix) from error
         except StammError as error:
-            if str(self._file) in error.line():
-                raise
-            where = ", ".join(part for part in (error.where, str(self._file)) if part)
-            raise type(error)(error.what, where=where, fix=error.fix) from error
+            kind = ConfigError if isinstance(error, DataError) else type(error)  # of a key
+            named = str(self._file) in error.line()
+            where = ", ".join(filter(None, (error.where, "" if named else str(self._file))))
+            raise kind(error.what, where=where, fix=error.fix) from error
         except Exception as error:
             said = " ".join(str(error).split()) or "no message"
             data = "; its data must be local files (dataset_path: json, data_files)"

@@ -96,6 +96,8 @@ def test_two_processes_follow_one(trained: Path, loss: str, division: str) -> No
         first = 1 if key == "reward/accuracy" else 0
         reference = [line[key] for line in expected[first:]]
         values = [line[key] for line in found[first:]]
-        assert values == pytest.approx(reference, rel=2e-5, abs=1e-6), key
+        # A log-ratio near 0 is a difference of two sums, of some ten log-probabilities of about -6,
+        # each of which float32 rounds to 5e-7.
+        assert values == pytest.approx(reference, rel=2e-5, abs=4e-6), key
     for key in EQUAL:
         assert [line.get(key) for line in found] == [line.get(key) for line in expected], key
