@@ -188,7 +188,10 @@ def _is_worth_it() -> bool:
 
 @cache
 def _is_built() -> bool:
-    return build.is_built(_SOURCE.read_text(), torch_headers=True)
+    try:
+        return build.is_built(_SOURCE.read_text(), torch_headers=True)
+    except RunError:  # of the compiler, which the kernels report
+        return False
 
 
 @cache
