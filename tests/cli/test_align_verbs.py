@@ -12,6 +12,7 @@ from tests.conftest import Stamm
 pytestmark = pytest.mark.slow  # each test needs whole runs
 
 SETTINGS = ("data=chats.jsonl", "train.batch.0.size=2", "train.engine.threads=1")
+RATE = "train.schedule.peak=1e-4"  # the default follows from where the start model was trained
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def test_an_exported_folder_gives_the_bits_of_its_run(
 ) -> None:
     folder = arm / "export" / "transformers"
     for out, start in (("own", arm), ("hub", folder)):
-        done = stamm("run", "align.sft", f"run={start}", *SETTINGS, "--out", out)
+        done = stamm("run", "align.sft", f"run={start}", *SETTINGS, RATE, "--out", out)
         assert done.returncode == 0, done.stderr
         words = ("prompts=chats.jsonl", "n=2", "max_new_tokens=8", "--out", f"answers-{out}")
         done = stamm("sample", str(start), *words)

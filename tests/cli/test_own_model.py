@@ -96,11 +96,11 @@ def test_a_chat_model_becomes_a_rounded_gguf_after_preference_optimization(
     hub_model(Path("chat"), "qwen2", torch.bfloat16, max_position_embeddings=512)
     pairs = [
         {
-            "prompt": f"What does mill {number} do?",
-            "chosen": f"The wind turns mill {number}, and mill {number} grinds flour.",
-            "rejected": f"No {number}.",
+            "prompt": f"What does mill {name} do?",
+            "chosen": f"The wind turns mill {name}, and mill {name} grinds flour.",
+            "rejected": f"No {name}.",
         }
-        for number in range(24)
+        for name in "abcdefghijklmnopqrstuvwx"  # no digits: Qwen2's own class takes them apart
     ]
     Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     changes = [

@@ -60,7 +60,13 @@ def test_first_questions_are_answered(tmp_path: Path, template: str, epochs: int
     data = write_rows(tmp_path / "chats.jsonl", rows)
     prompts = write_rows(tmp_path / "prompts.jsonl", [{"prompt": q} for q in questions])
     run, out = str(tmp_path / "run"), str(tmp_path / "answers")
-    words = (f"run={model}", f"data={data}", f"train.epochs={epochs}", *SETTINGS)
+    words = (
+        f"run={model}",
+        f"data={data}",
+        f"train.epochs={epochs}",
+        "prepare.held_out=0",  # every question is trained on
+        *SETTINGS,
+    )
     assert main(["run", "align.sft", *words, "--out", run]) == 0
     sampled = ["sample", run, f"prompts={prompts}", "temperature=0", "max_new_tokens=8"]
     assert main([*sampled, "--out", out]) == 0
