@@ -116,6 +116,7 @@ PARTS = {  # no command line of their own: imported by the benchmark named
     "align_study_world": "align_study",
     "align_truth_page": "align_truth",
     "capability": "cpu",
+    "gpu_training": "gpu",
     "gpu_work": "gpu",
 }
 SETS = (  # that `bench.classifiers` reads

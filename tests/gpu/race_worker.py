@@ -29,7 +29,7 @@ def main() -> None:
             ]
             weight, *inputs = (t[:, ::step] for t in wide)
             leaves = [t.detach().requires_grad_() for t in inputs]
-            assert (cpu if device.type == "cpu" else gpu).serves(leaves[0])
+            assert (cpu if device.type == "cpu" else gpu).is_supported(leaves[0])
             result = module(*leaves)
             found = torch.autograd.grad(result, [*leaves, *module.parameters()], weight)
             made += sum(bool(torch.isfinite(t).all()) for t in found)

@@ -97,7 +97,8 @@ def _learned(
 ) -> tuple[Tensor, list[Tensor]]:
     keep = torch.ones_like(tokens, dtype=torch.bool)
     with torch.set_grad_enabled(gradients):
-        loss = decoder.nll(tokens, tokens.roll(-1, 1), keep, float(keep.sum()), attention=seen)
+        found = decoder.losses(tokens, tokens.roll(-1, 1), keep, float(keep.sum()), attention=seen)
+    loss = found.loss
     taken = torch.autograd.grad(loss, list(decoder.parameters())) if gradients else ()
     return loss.detach(), list(taken)
 

@@ -13,7 +13,7 @@ from stamm.activations.fused.operation import SMALLEST
 from stamm.activations.module import Activation, build_activation, xielu
 
 GIB = 2**30
-HUGE = 2**31 + 5 * 2**12 + 3  # elements: no offset of the last ones fits into 32 bits
+HUGE = 2**31 + 9 * 2**12 + 3  # elements: no offset of the last ones fits into 32 bits
 PIECE = 2**28
 
 

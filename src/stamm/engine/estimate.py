@@ -78,7 +78,7 @@ ASSUMED_SAVE_BYTES_PER_S = 105e9 / 40
 # memory twice before it goes to disk (torch 2.13, safetensors 0.8).
 _COPIES = 3
 # Chunk of float32 logits, as in losses/linear_cross_entropy.py.
-_CACHE, _FEWEST, _MOST, _MOST_GPU = 2**20, 128, 64 * 2**20, 256 * 2**20
+_CACHE, _FEWEST, _MOST, _MOST_GPU = 2**20, 128, 64 * 2**20, 2**30
 _SHOWN = 40  # characters of an invalid device
 # Elements of a batch of AdEMAMix over lists (optim/ademamix.py).
 _AT_ONCE = 2**22
@@ -447,9 +447,13 @@ def _norm(numbers: int, rows: int, width: int, how: Setting) -> int:
 
 
 def _logits(model: DecoderConfig, tokens: int, width: int, *, gpu: bool) -> int:
-    """Bytes of the logits of one chunk of the loss: in float32, and in the dtype of the product."""
+    """Bytes of the logits of one chunk of the loss: in float32 and in the dtype of the product, on a GPU
+    in the latter alone.
+    """
     row = 4 * model.vocab_size
-    most = _MOST_GPU // row if gpu else min(max(_CACHE // row, _FEWEST), _MOST // row)
+    if gpu:
+        return min(max(_MOST_GPU // row, 1), tokens) * width * model.vocab_size
+    most = min(max(_CACHE // row, _FEWEST), _MOST // row)
     return min(max(most, 1), tokens) * (row if width == 4 else 2 * row)
 
 

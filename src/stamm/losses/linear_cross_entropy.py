@@ -11,6 +11,7 @@ Source   Hsu et al. 2024 (arXiv 2410.10989) for the order of work; Chowdhery et 
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ CACHE_BYTES = 2**20  # a chunk's logits stay in the second-level cache of a CPU 
 # Fewer tokens read and write a matrix of 131,072 rows too often: 8 took 4.9 times as long as 128,
 # and 2, which are what fits into the cache, 8.6 times (one thread, D = 256, 2026-11).
 FEWEST_TOKENS = 128
-MOST_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
+MOST_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
 
 
 class TokenLosses(NamedTuple):
@@ -171,26 +172,69 @@ def _losses_and_gradients(
     )
     learned = scale_N.nonzero()[:, 0]
     _check_targets(target_N, learned, weight_VD.shape[0])
+    wanted = hidden_wanted or weight_wanted
+    rows = _rows_in_place if _has_kernel(hidden_ND) else _rows
     for index_C in torch.split(learned, chunk):
         hidden_CD, target_C = hidden_ND[index_C], target_N[index_C, None]
         scale_C = scale_N[index_C, None]
-        logits_CV = (hidden_CD @ weight_VD.T).to(scale_N.dtype)
-        peak_C = logits_CV.amax(dim=1, keepdim=True)
-        correct_C = logits_CV.gather(1, target_C) - peak_C
-        exponential_CV = logits_CV.sub_(peak_C).exp_()
-        sum_C = exponential_CV.sum(dim=1, keepdim=True)
-        nats_C, log_z_C = sum_C.log() - correct_C, sum_C.log() + peak_C
+        nats_C, log_z_C, d_logits_CV = rows(
+            hidden_CD @ weight_VD.T, target_C, scale_C, z_loss, wanted
+        )
         nats_N[index_C], log_z_N[index_C] = nats_C[:, 0], log_z_C[:, 0]
         loss += (scale_C * (nats_C + z_loss * log_z_C**2)).sum()
-        if not (hidden_wanted or weight_wanted):
-            continue
-        slope_C = scale_C * (1 + 2 * z_loss * log_z_C)
-        d_logits_CV = exponential_CV.mul_(slope_C / sum_C).scatter_add_(1, target_C, -scale_C)
         if hidden_wanted:
             d_hidden_ND[index_C] = d_logits_CV.to(weight_VD.dtype) @ weight_VD
         if weight_wanted:
-            d_weight_VD.addmm_(d_logits_CV.T, hidden_CD.to(scale_N.dtype))
+            _add_product(d_weight_VD, d_logits_CV.T, hidden_CD)
     return loss, nats_N, log_z_N, d_hidden_ND, d_weight_VD
+
+
+def _rows(
+    short_CV: Tensor, target_C: Tensor, scale_C: Tensor, z_loss: float, wanted: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Nats and log Z of every row, (C, 1), and the gradient in the logits, in the dtype of the scale."""
+    logits_CV = short_CV.to(scale_C.dtype)
+    peak_C = logits_CV.amax(dim=1, keepdim=True)
+    correct_C = logits_CV.gather(1, target_C) - peak_C
+    exponential_CV = logits_CV.sub_(peak_C).exp_()
+    sum_C = exponential_CV.sum(dim=1, keepdim=True)
+    nats_C, log_z_C = sum_C.log() - correct_C, sum_C.log() + peak_C
+    if not wanted:
+        return nats_C, log_z_C, logits_CV
+    slope_C = scale_C * (1 + 2 * z_loss * log_z_C)
+    d_logits_CV = exponential_CV.mul_(slope_C / sum_C).scatter_add_(1, target_C, -scale_C)
+    return nats_C, log_z_C, d_logits_CV
+
+
+def _rows_in_place(
+    logits_CV: Tensor, target_C: Tensor, scale_C: Tensor, z_loss: float, wanted: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same by a Triton kernel; the gradient has the dtype and the memory of the logits."""
+    from stamm.losses.softmax_rows import softmax_rows
+
+    torch._assert_async(((target_C >= 0) & (target_C < logits_CV.shape[1])).all())
+    labels = target_C[:, 0].clamp(0, logits_CV.shape[1] - 1)
+    nats_C, log_z_C = softmax_rows(logits_CV, labels, scale_C[:, 0], z_loss, wanted=wanted)
+    return nats_C[:, None], log_z_C[:, None], logits_CV
+
+
+def _has_kernel(hidden_ND: Tensor) -> bool:
+    """Whether `softmax_rows` runs here: NVIDIA's GPUs; AMD's never ran it."""
+    return (
+        hidden_ND.is_cuda
+        and hidden_ND.dtype != torch.float64
+        and torch.version.hip is None
+        and torch.cuda.get_device_capability(hidden_ND.device) >= (8, 0)
+        and importlib.util.find_spec("triton") is not None
+    )
+
+
+def _add_product(sum_VD: Tensor, left_VC: Tensor, right_CD: Tensor) -> None:
+    """sum += left @ right, added up in the dtype of the sum."""
+    if left_VC.dtype == sum_VD.dtype:
+        sum_VD.addmm_(left_VC, right_CD.to(sum_VD.dtype))
+    else:  # 16-bit factors, on a GPU: their products are exact in float32
+        torch.addmm(sum_VD, left_VC, right_CD, out_dtype=sum_VD.dtype, out=sum_VD)
 
 
 def _check_targets(target_N: Tensor, learned: Tensor, vocabulary: int) -> None:

@@ -20,6 +20,7 @@ BITS = {
     torch.float16: "fp16",
     torch.float32: "fp32",
     torch.float64: "fp64",
+    torch.int64: "i64",
 }
 
 
@@ -52,8 +53,9 @@ def compiled(kernel: Any, arguments: list[Any], sizes: dict[str, Any], target: A
             signature[name], constants[(place,)] = "constexpr", value
         else:
             tensor = isinstance(value, torch.Tensor)
-            signature[name] = f"*{BITS[value.dtype]}" if tensor else "i32"
-            if tensor or value % 16 == 0:
+            number = "fp32" if isinstance(value, float) else "i32"
+            signature[name] = f"*{BITS[value.dtype]}" if tensor else number
+            if tensor or (number == "i32" and value % 16 == 0):
                 attributes[(place,)] = [["tt.divisibility", 16]]
     return triton.compile(
         ASTSource(kernel, signature, constants, attributes),

@@ -345,7 +345,7 @@ def test_chunks_stay_within_their_bytes() -> None:
     assert chunk_tokens(100, CPU) == 2**20 // 400  # what fits into the cache
     assert chunk_tokens(131_072, CPU) == 128  # the fewest that a product is worth
     assert chunk_tokens(262_144, CPU) == 64  # 64 MiB
-    assert chunk_tokens(131_072, cuda) == 512  # 256 MiB
+    assert chunk_tokens(131_072, cuda) == 2048  # 1 GiB
     assert chunk_tokens(10**9, CPU) == chunk_tokens(10**9, cuda) == 1
 
 

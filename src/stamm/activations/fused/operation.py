@@ -420,7 +420,7 @@ def is_supported(tensors: Sequence[Tensor]) -> bool:
     first = tensors[0]
     if any(t.device != first.device for t in tensors):
         return False  # torch's own functions raise the error
-    if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+    if _is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         return False  # exported graphs must run where these operations are not registered
     # Subclasses (sharded, fake, batched) have rules for torch's own functions, not for ours.
     if not all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors):
@@ -438,8 +438,27 @@ def traced_inside_a_transform() -> bool:
 
     There the compiler hides derivatives, so that `requires_grad` is unknown.
     """
-    inside = torch._C._functorch
-    return torch.compiler.is_dynamo_compiling() and inside.get_dynamic_layer_stack_depth() > 0
+    return torch.compiler.is_dynamo_compiling() and _transforms_in_progress() > 0
+
+
+def _constant_in_graphs(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Called while a graph is traced, not traced itself: torch.compiler.assume_constant_result, which
+    would load the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@_constant_in_graphs
+def _transforms_in_progress() -> int:
+    # The compiler of torch 2.11 cannot trace it.
+    return torch._C._functorch.get_dynamic_layer_stack_depth()
+
+
+@_constant_in_graphs
+def _is_exporting() -> bool:
+    # In every graph that the compiler of torch 2.11 traces, exported or not, it is True.
+    return torch.compiler.is_exporting()
 
 
 def _transformed(x: Tensor) -> bool:

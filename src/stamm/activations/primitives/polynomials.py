@@ -10,9 +10,10 @@ Coefficients = tuple[float, ...]
 
 def horner(u: Tensor, coefficients: Coefficients) -> Tensor:
     """coefficients[0] + coefficients[1] u + coefficients[2] u**2 + ..."""
-    *lower, top = coefficients
-    total = lower.pop() + u * top if lower else torch.full_like(u, top)
-    for coefficient in reversed(lower):
+    if len(coefficients) == 1:
+        return torch.full_like(u, coefficients[0])
+    total = coefficients[-2] + u * coefficients[-1]
+    for coefficient in reversed(coefficients[:-2]):
         total = coefficient + u * total
     return total
 
