@@ -68,6 +68,17 @@ def test_one_parameter_for_each_neuron_gives_the_bits_of_one_alone() -> None:
     assert torch.isnan(together[0, 0]) and torch.signbit(together[2, 2])
 
 
+def test_a_parameter_that_is_a_plain_number_gives_the_bits_of_a_tensor() -> None:
+    x = torch.tensor(POINTS, dtype=torch.float64)
+    given = (torch.tensor(4.0, dtype=torch.float64),)
+    for plain, tensors in (
+        ([kernel().value(x, (4.0,))], [kernel().value(x, given)]),
+        (kernel().slopes(x, (4.0,)), kernel().slopes(x, given)),
+        (kernel().curvatures(x, (4.0,)), kernel().curvatures(x, given)),
+    ):
+        assert all(map(torch.equal, plain, tensors))
+
+
 def test_large_tensors_take_the_eager_form() -> None:
     operation = plain_operation(kernel(), (None,))
     x = torch.randn(2**16, requires_grad=True)
