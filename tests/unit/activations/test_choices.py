@@ -77,6 +77,12 @@ def _gradient(spec: Spec, x: float) -> float:
         ("min(relu(x), relu(x - 1))", 3, ""),
         ("max(x, x)", 1, ""),
         ("max(sqrt(abs(x)), 1)", 3, ""),
+        ("max(abs(exp(x) - 1), 2)", 2, ""),
+        ("min(exp(x)**2, 1)", 2, ""),
+        ("max(tanh(x)**2, 4)", 1, ""),
+        ("max(abs(abs(x) - 2), 1)", 5, ""),
+        ("where((x**2 - 4)**2 >= 4, 1, 0)", 5, ""),
+        ("max(abs(abs(x) - a), 1)", 5, "a=1.7:softplus>1"),
     ],
 )
 def test_a_stated_gradient_is_what_python_computes(
@@ -130,6 +136,7 @@ def test_words_do_not_change_the_identity() -> None:
         ("max(x/0, 1)", "", "changes sides where 1 / 0"),
         ("where(a > 5, x, 0)", "a=1:softplus", "compares parameters that training moves"),
         ("clamp(x, a, 5)", "a=1:softplus", "may cross another one"),
+        ("max(abs(abs(x) - a), 1)", "a=0.7:softplus", "that is solved only where"),
         ("x > 0", "", "not part of a formula"),
         ("0 < x < 1 < 2: 1", "", "does not state where the piece holds"),
     ],

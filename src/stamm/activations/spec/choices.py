@@ -259,7 +259,7 @@ def _solved(test: ast.expr, settings: Sequence[Values], shown: str, where: str) 
         known = None if at is None else _EXACT.get((within.func.id, at))
         inner = _minus(within.args[0], _filled(inverse, v=level) if known is None else known)
         return turned(_solved(inner, settings, shown, where))
-    # abs(u) > v, or u**2 > v: beyond two knots
+    # abs(u) > v, or u**2 > v: where u > root or -u > root
     base = within.args[0] if isinstance(within, ast.Call) else within.left  # type: ignore[attr-defined]
     if all(height <= 0 for height in heights):
         return turned(_Truth((), (True,)))
@@ -268,8 +268,27 @@ def _solved(test: ast.expr, settings: Sequence[Values], shown: str, where: str) 
     root = level if isinstance(within, ast.Call) else _root(level)
     above = _solved(_minus(base, root), settings, shown, where)
     below = _solved(_minus(_negative(base), root), settings, shown, where)
-    knots = sorted((*above.knots, *below.knots), key=lambda knot: _at(knot, settings[0]))
-    return turned(_Truth(tuple(knots), (True, False, True)))
+    either = _either(above, below, settings)
+    if either is None:
+        raise unknown
+    return turned(either)
+
+
+def _either(first: _Truth, second: _Truth, settings: Sequence[Values]) -> _Truth | None:
+    """Where one of two conditions holds; None where parameters change the order of their knots."""
+    knots = (*first.knots, *second.knots)
+    orders = {
+        tuple(sorted(range(len(knots)), key=lambda k, at=values: _at(knots[k], at)))
+        for values in settings
+    }
+    if len(orders) > 1:
+        return None
+    (order,) = orders
+    passed, holds = [0, 0], [first.holds[0] or second.holds[0]]
+    for k in order:
+        passed[k >= len(first.knots)] += 1
+        holds.append(first.holds[passed[0]] or second.holds[passed[1]])
+    return _Truth(tuple(knots[k] for k in order), tuple(holds))
 
 
 def _innermost(test: ast.expr) -> ast.expr | None:
