@@ -277,10 +277,8 @@ def _solved(test: ast.expr, settings: Sequence[Values], shown: str, where: str) 
 def _either(first: _Truth, second: _Truth, settings: Sequence[Values]) -> _Truth | None:
     """Where one of two conditions holds; None where parameters change the order of their knots."""
     knots = (*first.knots, *second.knots)
-    orders = {
-        tuple(sorted(range(len(knots)), key=lambda k, at=values: _at(knots[k], at)))
-        for values in settings
-    }
+    heights = [[_at(knot, values) for knot in knots] for values in settings]
+    orders = {tuple(sorted(range(len(knots)), key=row.__getitem__)) for row in heights}
     if len(orders) > 1:
         return None
     (order,) = orders
