@@ -20,7 +20,11 @@ _FUNCTIONS = {
 _RELATIONS = {ast.Lt: "<", ast.LtE: r"\le", ast.Gt: ">", ast.GtE: r"\ge"}
 _SUM, _PRODUCT, _POWER, _ATOM = range(4)
 _ARXIV = re.compile(r"\b(\d{4}\.\d{4,5})\b")
-_YEAR = re.compile(r"\b(19|20)\d\d\b")
+# "Shazeer 2020, GLU Variants Improve Transformer (2002.05202)", after "gated in " or "gated linear units: "
+_PAPER = re.compile(
+    r"(?:\D*?: |\D*?\bin )?(?P<authors>\D+?) (?P<year>(?:19|20)\d\d)"
+    r"(?:, (?P<title>.*?))?(?: \([^()]*\))?"
+)
 
 
 def latex(facts: Mapping[str, Any]) -> str:
@@ -35,14 +39,16 @@ def latex(facts: Mapping[str, Any]) -> str:
 
 
 def bibtex(facts: Mapping[str, Any]) -> str:
-    """One entry for each paper in the source of an activation."""
+    """One entry for each paper in the source of an activation; one for the source without a paper."""
+    papers = [p for p in re.split(r";\s+", facts["source"]) if _PAPER.fullmatch(p)]
     entries = []
-    for number, source in enumerate(re.split(r";\s+", facts["source"])):
-        arxiv, year = _ARXIV.search(source), _YEAR.search(source)
-        fields = {"title": f"{{{_escaped(facts['title'])}}}", "note": _escaped(source)}
-        if year:
-            fields["author"] = _escaped(source[: year.start()].strip(" ,(")) or "Unknown"
-            fields["year"] = year[0]
+    for number, source in enumerate(papers or [facts["source"]]):
+        paper, arxiv = _PAPER.fullmatch(source), _ARXIV.search(source)
+        title = (paper and paper["title"]) or facts["title"]
+        fields = {"title": f"{{{_escaped(title)}}}", "note": _escaped(source)}
+        if paper:
+            authors = paper["authors"].replace(" et al.", " and others").replace(", ", " and ")
+            fields |= {"author": _escaped(authors), "year": paper["year"]}
         if arxiv:
             fields |= {"eprint": arxiv[1], "archiveprefix": "arXiv"}
         key = facts["name"] + (f"_{number + 1}" if number else "")
@@ -69,7 +75,11 @@ def _set(node: ast.expr) -> tuple[str, int]:
     """The formula, and how tightly its outermost operation binds."""
     match node:
         case ast.Constant(value=value):
-            return str(value), _ATOM
+            digits, _, power = str(value).partition("e")
+            if not power:
+                return digits, _ATOM
+            factor = "" if digits == "1" else rf"{digits} \cdot "
+            return f"{factor}10^{{{int(power)}}}", _PRODUCT if factor else _POWER
         case ast.Name(id=name):
             return _name(name), _ATOM
         case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -79,8 +89,10 @@ def _set(node: ast.expr) -> tuple[str, int]:
             tight = _SUM if sign == "+" else _PRODUCT
             return f"{_at_least(left, _SUM)} {sign} {_at_least(right, tight)}", _SUM
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            dot = r" \cdot " if isinstance(right, ast.Constant) else r"\,"
-            return f"{_at_least(left, _PRODUCT)}{dot}{_at_least(right, _PRODUCT)}", _PRODUCT
+            first, second = _at_least(left, _PRODUCT), _at_least(right, _PRODUCT)
+            mixed = re.search(r"\d$", first) and re.match(r"\\frac{\d", second)  # 2 1/3 is not 2/3
+            dot = r" \cdot " if mixed or second[0].isdigit() else r"\,"
+            return f"{first}{dot}{second}", _PRODUCT
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             return rf"\frac{{{_set(left)[0]}}}{{{_set(right)[0]}}}", _PRODUCT
         case ast.BinOp(left=left, op=ast.Pow(), right=right):

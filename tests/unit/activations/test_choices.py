@@ -72,6 +72,17 @@ def _gradient(spec: Spec, x: float) -> float:
         ("min(relu(x), relu(2 - x))", 4, ""),
         ("sigmoid(x) + silu(x) + gelu(x)", 1, ""),
         ("ln(3 + sin(x)) * tan(1)", 1, ""),
+        ("where(k >= 1, tanh(x), 0)", 1, "k=1:fixed"),
+        ("where(0 <= k <= 1, x, 5)", 1, "k=1:fixed"),
+        ("min(relu(x), relu(x - 1))", 3, ""),
+        ("max(x, x)", 1, ""),
+        ("max(sqrt(abs(x)), 1)", 3, ""),
+        ("max(abs(exp(x) - 1), 2)", 2, ""),
+        ("min(exp(x)**2, 1)", 2, ""),
+        ("max(tanh(x)**2, 4)", 1, ""),
+        ("max(abs(abs(x) - 2), 1)", 5, ""),
+        ("where((x**2 - 4)**2 >= 4, 1, 0)", 5, ""),
+        ("max(abs(abs(x) - a), 1)", 5, "a=1.7:softplus>1"),
     ],
 )
 def test_a_stated_gradient_is_what_python_computes(
@@ -86,6 +97,13 @@ def test_a_stated_gradient_is_what_python_computes(
     for x in points:
         expected = eval(code, {**PYTHON, **spec.initial_values(), "x": x})  # of this file's texts
         assert _gradient(spec, x) == pytest.approx(expected, rel=1e-12, abs=1e-12), x
+
+
+@pytest.mark.parametrize("value", [0.5, 4.0, 31.0])
+def test_a_choice_between_parameters_holds_on_the_range_that_is_judged(value: float) -> None:
+    spec = spec_from_arguments(["max(a, 5)*x"], ["a=1:softplus"])
+    (piece,) = spec.pieces
+    assert evaluate(parse(piece.formula), {"a": value, "x": 2.0}) == 2 * max(value, 5)
 
 
 def test_words_do_not_change_the_identity() -> None:
@@ -111,6 +129,14 @@ def test_words_do_not_change_the_identity() -> None:
         ("where(a > b, x, 0)", "a=0.5:softplus", "'b'"),
         ("min(x)", "", "takes 2 arguments or more"),
         ("where(x > 0, 1, 0.1)", "", "jumps at x = 0"),
+        ("max(sqrt(x), 1)", "", "which has no value at x ="),
+        ("max(log(x), -1)", "", "which has no value at x ="),
+        ("where(sqrt(x) < 2, 1, 0)", "", "which has no value at x ="),
+        ("where(log(-a) > 0, x, 5)", "a=0.5:softplus", "where log(-a) has no value"),
+        ("max(x/0, 1)", "", "changes sides where 1 / 0"),
+        ("where(a > 5, x, 0)", "a=1:softplus", "compares parameters that training moves"),
+        ("clamp(x, a, 5)", "a=1:softplus", "may cross another one"),
+        ("max(abs(abs(x) - a), 1)", "a=0.7:softplus", "that is solved only where"),
         ("x > 0", "", "not part of a formula"),
         ("0 < x < 1 < 2: 1", "", "does not state where the piece holds"),
     ],

@@ -68,6 +68,32 @@ def test_one_parameter_for_each_neuron_gives_the_bits_of_one_alone() -> None:
     assert torch.isnan(together[0, 0]) and torch.signbit(together[2, 2])
 
 
+def test_a_parameter_that_is_a_plain_number_gives_the_bits_of_a_tensor() -> None:
+    x = torch.tensor(POINTS, dtype=torch.float64)
+    given = (torch.tensor(4.0, dtype=torch.float64),)
+    for plain, tensors in (
+        ([kernel().value(x, (4.0,))], [kernel().value(x, given)]),
+        (kernel().slopes(x, (4.0,)), kernel().slopes(x, given)),
+        (kernel().curvatures(x, (4.0,)), kernel().curvatures(x, given)),
+    ):
+        assert all(map(torch.equal, plain, tensors))
+
+
+def test_a_gradient_on_a_finite_interval_is_integrated_up_to_its_end() -> None:
+    pieces = ["x <= 0: 0", "0 < x < 2: tanh(a*x)*exp(-x**2)", "x >= 2: 0"]
+    ended = kernel_of(spec_from_arguments(pieces, ["a=1:between(0.5, 3)"], continuity="jump"))
+    x = torch.tensor([-1.0, 1e-6, 0.5, 1.99, 5.0], dtype=torch.float64)
+    value = ended.value(x, (torch.tensor(0.75, dtype=torch.float64),))
+    with mpmath.workdps(30):
+        expected = [
+            mpmath.quad(
+                lambda t: mpmath.tanh(0.75 * t) * mpmath.exp(-t * t), [0, min(max(at, 0), 2)]
+            )
+            for at in x.tolist()
+        ]
+    assert value.tolist() == pytest.approx(list(map(float, expected)), rel=2e-14)
+
+
 def test_large_tensors_take_the_eager_form() -> None:
     operation = plain_operation(kernel(), (None,))
     x = torch.randn(2**16, requires_grad=True)

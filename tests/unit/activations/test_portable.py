@@ -12,13 +12,16 @@ import torch
 
 from stamm.activations import build_activation
 from stamm.activations.module import portable
+from stamm.activations.spec import Spec
+from stamm.activations.spec.command_line import spec_from_arguments
 
 onnxruntime = pytest.importorskip("onnxruntime")
 NAMES = ("gelu", "geglu", "xgelu", "serf", "atlu", "silu", "xielu")
+ASINH = spec_from_arguments(["asinh(x)"], name="integral_of_asinh")  # torch.onnx has no asinh
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_exported_activation_runs_within_two_ulp(name: str) -> None:
+@pytest.mark.parametrize("name", [*NAMES, ASINH], ids=[*NAMES, "asinh"])
+def test_an_exported_activation_runs_within_two_ulp(name: str | Spec) -> None:
     activation = build_activation(name)
     count = 2 if hasattr(activation, "of_fused") else 1
     x = torch.cat([s * torch.logspace(-12, 1.4, 200) for s in (-1, 1)] + [torch.zeros(1)])
@@ -43,6 +46,11 @@ def test_an_exported_activation_runs_within_two_ulp(name: str) -> None:
         (portable.erfc, mpmath.erfc),
         (portable.atan, mpmath.atan),
         (portable.expm1, mpmath.expm1),
+        (portable.sinh, mpmath.sinh),
+        (portable.cosh, mpmath.cosh),
+        (portable.asinh, mpmath.asinh),
+        (lambda x: portable.asin(x / 16), lambda x: mpmath.asin(x / 16)),
+        (lambda x: portable.acosh(1 + x * x), lambda x: mpmath.acosh(1.0 + float(x) * float(x))),
         (lambda x: portable.atan2(torch.ones_like(x), x), lambda x: mpmath.atan2(1, x)),
     ],
 )

@@ -1,7 +1,7 @@
 """Functions that ONNX Runtime lacks in float64 or ONNX lacks altogether, by those that it has.
 
 An activation computes float32 in float64. ONNX Runtime's CPU has exp, log, tanh and arithmetic in
-float64, and the functions below in float32 or not at all.
+float64, and the functions below in float32 or not at all; torch.onnx knows no sinh, cosh, asinh and acosh.
 """
 
 from __future__ import annotations
@@ -85,8 +85,37 @@ def log1p(x: Tensor) -> Tensor:
     return torch.where(torch.abs(x) < 1.0, near, torch.log(whole))
 
 
-def _in_single(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda x: function(x.float()).to(x.dtype)
+def asin(x: Tensor) -> Tensor:
+    """asin(x), as the angle of (sqrt(1 - x**2), x)."""
+    return atan(x / torch.sqrt((1.0 - x) * (1.0 + x)))
+
+
+def sinh(x: Tensor) -> Tensor:
+    """sinh(x), near 0 from exp(|x|) - 1."""
+    rise = expm1(torch.abs(x))
+    fall = torch.where(rise < 1e30, rise / (1.0 + rise), torch.ones_like(x))  # 1 - exp(-|x|)
+    return torch.sign(x) * (rise + fall) / 2.0
+
+
+def cosh(x: Tensor) -> Tensor:
+    """cosh(x), by its definition."""
+    return (torch.exp(x) + torch.exp(-x)) / 2.0
+
+
+def asinh(x: Tensor) -> Tensor:
+    """asinh(x), near 0 by log(1 + u)."""
+    size = torch.abs(x)
+    near = torch.clamp(size, max=1e9)
+    inside = log1p(near + near * near / (1.0 + torch.sqrt(1.0 + near * near)))
+    far = torch.log(size) + math.log(2.0)
+    return torch.sign(x) * torch.where(size > 1e9, far, inside)
+
+
+def acosh(x: Tensor) -> Tensor:
+    """acosh(x), near 1 by log(1 + u)."""
+    near = torch.clamp(x, max=1e9) - 1.0
+    inside = log1p(near + torch.sqrt(near * (near + 2.0)))
+    return torch.where(x > 1e9, torch.log(x) + math.log(2.0), inside)
 
 
 _FORMS: Mapping[Any, Callable[..., Tensor]] = {
@@ -96,8 +125,9 @@ _FORMS: Mapping[Any, Callable[..., Tensor]] = {
     torch.atan2: atan2,
     torch.expm1: expm1,
     torch.log1p: log1p,
-    **{
-        function: _in_single(function)
-        for function in (torch.asin, torch.sinh, torch.cosh, torch.asinh, torch.acosh)
-    },
+    torch.asin: asin,
+    torch.sinh: sinh,
+    torch.cosh: cosh,
+    torch.asinh: asinh,
+    torch.acosh: acosh,
 }

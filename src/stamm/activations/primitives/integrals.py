@@ -66,7 +66,9 @@ def _on_side(
     """The integral to origin + distance, where `distance` has the sign of the side or is 0."""
     given = [p for p in parameters if isinstance(p, Tensor)]
     shape = torch.broadcast_shapes(*(p.shape for p in given))  # type: ignore[no-untyped-call]
-    dtype = torch.promote_types(distance.dtype, given[0].dtype)
+    dtype = distance.dtype
+    for parameter in given:
+        dtype = torch.promote_types(dtype, parameter.dtype)
 
     def constant(numbers: Any) -> Tensor:
         return torch.tensor(numbers, dtype=dtype, device=distance.device)

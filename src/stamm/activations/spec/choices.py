@@ -141,11 +141,10 @@ def _split(part: _Part, settings: Sequence[Values], where: str) -> list[_Part]:
     if choice is None:
         return [part]
     test, chosen, otherwise, closed = _condition(choice)
+    test = _without_x(test)
     if VARIABLE not in symbols(test):
-        tree = _replaced(
-            part.tree, choice, _of_parameters(choice, test, chosen, otherwise, settings, where)
-        )
-        return _split(_Part(part.ends, tree), settings, where)
+        tree = _of_parameters(choice, test, chosen, otherwise, closed, settings, where)
+        return _split(_Part(part.ends, _replaced(part.tree, choice, tree)), settings, where)
     truth = _solved(test, settings, ast.unparse(choice), where)
     places = [_place(knot, part.ends, settings, choice, where) for knot in truth.knots]
     inside = [k for k, place in enumerate(places) if place == 0]
@@ -160,6 +159,7 @@ def _split(part: _Part, settings: Sequence[Values], where: str) -> list[_Part]:
     parts.append((ends, truth.holds[first + len(inside)]))
     found: list[_Part] = []
     for interval, holds in parts:
+        _check_domain(test, interval, settings, choice, where)
         tree = _replaced(part.tree, choice, chosen if holds else otherwise)
         found += _split(_Part(interval, tree), settings, where)
     return found
@@ -189,13 +189,21 @@ def _of_parameters(
     test: ast.expr,
     chosen: ast.expr,
     otherwise: ast.expr,
+    closed: bool,
     settings: Sequence[Values],
     where: str,
 ) -> ast.expr:
     """The value of a choice between parameters: one of the two at every setting, or a formula in abs."""
     signs = {_sign(test, values) for values in settings}
-    if len(signs) == 1:
-        return chosen if signs == {1.0} else otherwise
+    if not signs <= {-1.0, 0.0, 1.0}:
+        raise ConfigError(
+            f"{ast.unparse(choice)!r} compares parameters where {ast.unparse(test)} has no value",
+            where=where,
+            fix="Bound the parameters so that both sides have values",
+        )
+    truths = {sign > 0 or (closed and sign == 0) for sign in signs}
+    if len(truths) == 1:
+        return chosen if truths == {True} else otherwise
     if choice.func.id == "where":  # type: ignore[attr-defined]
         raise ConfigError(
             f"{ast.unparse(choice)!r} compares parameters that training moves",
@@ -222,7 +230,7 @@ def _solved(test: ast.expr, settings: Sequence[Values], shown: str, where: str) 
         raise unknown
     constant, slope = linear
     signs = {_sign(slope, values) for values in settings}
-    if len(signs) > 1 or signs == {0.0}:
+    if signs not in ({1.0}, {-1.0}):
         raise ConfigError(
             f"{shown!r} changes sides where {ast.unparse(slope)} changes its sign",
             where=where,
@@ -251,7 +259,7 @@ def _solved(test: ast.expr, settings: Sequence[Values], shown: str, where: str) 
         known = None if at is None else _EXACT.get((within.func.id, at))
         inner = _minus(within.args[0], _filled(inverse, v=level) if known is None else known)
         return turned(_solved(inner, settings, shown, where))
-    # abs(u) > v, or u**2 > v: beyond two knots
+    # abs(u) > v, or u**2 > v: where u > root or -u > root
     base = within.args[0] if isinstance(within, ast.Call) else within.left  # type: ignore[attr-defined]
     if all(height <= 0 for height in heights):
         return turned(_Truth((), (True,)))
@@ -260,8 +268,25 @@ def _solved(test: ast.expr, settings: Sequence[Values], shown: str, where: str) 
     root = level if isinstance(within, ast.Call) else _root(level)
     above = _solved(_minus(base, root), settings, shown, where)
     below = _solved(_minus(_negative(base), root), settings, shown, where)
-    knots = sorted((*above.knots, *below.knots), key=lambda knot: _at(knot, settings[0]))
-    return turned(_Truth(tuple(knots), (True, False, True)))
+    either = _either(above, below, settings)
+    if either is None:
+        raise unknown
+    return turned(either)
+
+
+def _either(first: _Truth, second: _Truth, settings: Sequence[Values]) -> _Truth | None:
+    """Where one of two conditions holds; None where parameters change the order of their knots."""
+    knots = (*first.knots, *second.knots)
+    heights = [[_at(knot, values) for knot in knots] for values in settings]
+    orders = {tuple(sorted(range(len(knots)), key=row.__getitem__)) for row in heights}
+    if len(orders) > 1:
+        return None
+    (order,) = orders
+    passed, holds = [0, 0], [first.holds[0] or second.holds[0]]
+    for k in order:
+        passed[k >= len(first.knots)] += 1
+        holds.append(first.holds[passed[0]] or second.holds[passed[1]])
+    return _Truth(tuple(knots[k] for k in order), tuple(holds))
 
 
 def _innermost(test: ast.expr) -> ast.expr | None:
@@ -313,6 +338,40 @@ def _linear(node: ast.expr, variable: ast.expr) -> tuple[ast.expr, ast.expr] | N
     return None
 
 
+def _without_x(test: ast.expr) -> ast.expr:
+    """A condition in which x cancels, as in x + 1 - x, without it."""
+    within = _innermost(test)
+    linear = _linear(test, within) if isinstance(within, ast.Name) else None
+    return linear[0] if linear is not None and _number(linear[1]) == 0 else test
+
+
+def _check_domain(
+    test: ast.expr,
+    ends: PieceInterval,
+    settings: Sequence[Values],
+    choice: ast.expr,
+    where: str,
+) -> None:
+    """Refuse a condition such as sqrt(x) < 2 on an interval where it has no value."""
+    for values in settings:
+        low, high = _bounds(ends, values)
+        low = min(high, 0.0) - 1e3 if low == -math.inf else low
+        high = max(low, 0.0) + 1e3 if high == math.inf else high
+        for share in (1 / 64, 1 / 2, 63 / 64):
+            x = low + share * (high - low)
+            try:
+                evaluate(test, {**values, VARIABLE: x})
+            except ValueError:
+                raise ConfigError(
+                    f"{ast.unparse(choice)!r} compares {ast.unparse(test)}, which has no value at"
+                    f" x = {x:g}",
+                    where=where,
+                    fix="State it on a piece where it has one, as in 'x > 0: max(log(x), -1)'",
+                ) from None
+            except ArithmeticError:
+                continue  # exp overflows: the knots were solved for
+
+
 def _place(
     knot: ast.expr, ends: PieceInterval, settings: Sequence[Values], choice: ast.expr, where: str
 ) -> int:
@@ -336,8 +395,9 @@ def _bounds(ends: PieceInterval, values: Values) -> tuple[float, float]:
 
 
 def _sign(tree: ast.expr, values: Values) -> float:
+    """-1, 0 or 1; NaN where the tree has no value."""
     height = _at(tree, values)
-    return math.copysign(1.0, height) if height else 0.0
+    return height if math.isnan(height) else float((height > 0) - (height < 0))
 
 
 def _at(tree: ast.expr, values: Values) -> float:
@@ -480,6 +540,8 @@ def _times(left: ast.expr, right: ast.expr) -> ast.expr:
 
 
 def _over(left: ast.expr, right: ast.expr) -> ast.expr:
+    if _number(right) == 0:  # has no value
+        return ast.BinOp(left, ast.Div(), right)
     if _number(left) == 0 or _number(right) == 1:
         return left
     if _number(right) == -1:

@@ -60,7 +60,8 @@ class Spec(UncheckedSpec):
         """Replace words such as max and sigmoid, and split pieces at their choices."""
 
         def settings() -> list[dict[str, float]]:
-            return [*self.sample_values(), *self.stress_values()]
+            ends = [values for p in self.trainable for values in self.ends_of(p.name)]
+            return [*self.sample_values(), *self.stress_values(), *ends]
 
         plain = {
             "pieces": plain_pieces(self.pieces, settings, self.where),
