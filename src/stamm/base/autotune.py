@@ -18,9 +18,10 @@ from stamm.base.cache_folder import cache_folder, file_lock
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json, sha256_value, write_json
 
-SCHEMA = 2  # 1 held wall time, which depends on the load of the machine
+SCHEMA = 3  # 1 held wall time, which depends on the load of the machine, 2 held single rounds
 _FOLDER = "autotune"
 _ROUNDS = 7
+_LEAST = 3  # of them, however long they take: one round agrees with itself
 _ATTEMPTS = 3  # at as many rounds each
 _AGREEING = 0.75  # share of the rounds that must lead to the same choice
 _NOISE = 0.05
@@ -138,7 +139,7 @@ def _rounds(implementations: Mapping[str, Callable[[], object]]) -> list[dict[st
             implementations[name]()
             times[name] = time.process_time() - start
         rounds.append({name: times[name] for name in names})
-        if time.process_time() - began > _SECONDS:
+        if turn + 1 >= _LEAST and time.process_time() - began > _SECONDS:
             break
     return rounds
 

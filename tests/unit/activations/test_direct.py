@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from stamm.activations.effective import effective_tensors
 from stamm.activations.fused import build, direct, operation
@@ -271,6 +273,9 @@ def test_a_checkpointed_call_and_its_recomputation_save_the_same(
         checkpoint(module, x, use_reentrant=False).sum().backward()
         module(x).sum().backward()
     assert calls._kernels[x.dtype] is not None
+    with FlopCounterMode(display=False):
+        y = checkpoint(module, x, use_reentrant=False)
+    y.sum().backward()
 
 
 @needs_compiler
@@ -299,20 +304,20 @@ def test_frozen_calls_that_the_operation_does_not_support(compiled: None) -> Non
 
 
 @needs_compiler
-def test_unpacked_inputs_of_another_dtype_or_shape(compiled: None) -> None:
-    """The kernel reads memory of one dtype and size, and hooks return what they like."""
+def test_inputs_whose_data_were_replaced_before_the_backward(compiled: None) -> None:
+    """The kernel reads memory of one dtype and size; autograd saves a leaf itself, not its data."""
     module = build_activation("silu")
     x = _normal(2**12).requires_grad_()
-    hooks = torch.autograd.graph.saved_tensors_hooks
-    with hooks(lambda t: t.bfloat16(), lambda t: t):
-        y = module(x)
-    (short,) = torch.autograd.grad(y.sum(), x)
     (wanted,) = torch.autograd.grad(module(x).sum(), x)
-    assert torch.allclose(short, wanted, atol=0.02)
-    with hooks(lambda t: t[:3], lambda t: t):
-        y = module(x)
-    with pytest.raises(RuntimeError):
-        y.sum().backward()
+    y = module(x)
+    x.data = x.data.bfloat16()
+    y.sum().backward()
+    assert x.grad is not None and torch.allclose(x.grad.float(), wanted, atol=0.02)
+    x = _normal(3).requires_grad_()
+    y = module(x)
+    x.data = _normal(2**24)  # far more than the weights that are given
+    with pytest.raises(RuntimeError, match="must match"):
+        y.backward(torch.ones(3))
 
 
 @needs_compiler
@@ -343,3 +348,34 @@ def test_an_unknown_kernel_is_an_error(compiled: None) -> None:
     for number in (-1, 10**6):
         with pytest.raises(RuntimeError, match="no kernel has the number"):
             call([_normal(3)], [], [], [], number)
+
+
+@needs_compiler
+def test_a_prepared_process_uses_the_operation_from_its_first_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built = direct._is_built.__wrapped__
+    monkeypatch.setattr(direct, "_is_built", functools.cache(built))
+    monkeypatch.setattr(direct, "WORTH_COMPILING", sys.maxsize)
+    place = build.folder()
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "folder", lambda: None)
+        assert not direct._is_built()  # as in a process that begins before anything is compiled
+    assert place is not None and not direct._is_built()
+    direct.prepare()
+    assert direct._is_built()
+    module, x = xielu(), _normal(5).requires_grad_()
+    calls = direct.DirectCalls(module._operations["plain"], module.spec.parameters)
+    module._direct = {"plain": calls}
+    module(x)
+    assert calls._kernels[x.dtype] is not None
+
+
+@needs_compiler
+def test_an_input_that_is_nan_reaches_the_gradient_of_every_parameter(compiled: None) -> None:
+    """Also of one whose slope is 0, as the derivative of softplus at -800."""
+    module, x = xielu(), torch.full((8,), torch.nan)
+    module.load_values({"alpha_p": -800.0}, raw=True)
+    for call in (module, lambda t: _general(module, "plain", t)):
+        gradients = torch.autograd.grad(call(x).sum(), list(module.parameters()))
+        assert all(g.isnan().all() for g in gradients)

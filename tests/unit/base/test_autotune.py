@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stamm.base import autotune
 from stamm.base.autotune import Measurement, measured, measurements
 
 
@@ -112,3 +113,20 @@ def test_rounds_that_disagree_are_repeated_and_not_kept(
     assert measurements("p") == []
     measured("op", arms, content=1, processor="p")
     assert calls["fast"] == 2 * (1 + 3 * 7)
+
+
+def test_one_round_does_not_agree_with_itself(
+    calls: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls so long that one of each takes all the time, as on a machine with many threads."""
+    monkeypatch.setattr(autotune, "_SECONDS", 0.001)
+    times = itertools.cycle([0.004, 0.0])
+
+    def unsteady() -> None:
+        calls["fast"] += 1
+        compute(next(times))
+
+    arms = {"first": lambda: compute(0.002), "unsteady": unsteady}
+    found = measured("op", arms, content=1, processor="p")
+    assert not found.sure and calls["fast"] == 1 + 3 * 3
+    assert measurements("p") == []

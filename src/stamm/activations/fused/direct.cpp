@@ -86,7 +86,7 @@ bool is_supported(const Kernel& kernel, TensorList inputs, TensorList stored) {
   return kernel.layout <= apart && first.is_non_overlapping_and_dense();
 }
 
-// Whether `weight` has the shape of the result: hooks of saved tensors may return other inputs.
+// Whether `weight` has the shape of the result: `x.data = ...` may have changed a saved leaf.
 bool weighs(const Kernel& kernel, const Tensor& weight, const Tensor& first) {
   if (kernel.layout <= apart) return weight.sizes() == first.sizes();
   return weight.dim() == first.dim() && 2 * weight.size(-1) == first.size(-1) &&

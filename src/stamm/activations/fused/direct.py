@@ -105,7 +105,7 @@ class DirectCalls:
         """The number of the compiled kernel for tensors like x; None where there is none."""
         if is_eager(self.form):
             return None
-        if not _is_built() and _is_saved_by_hooks():
+        if _is_saved_by_hooks():
             return None
         if x.dtype not in self._kernels:
             if not _is_worth_it():
@@ -192,6 +192,12 @@ def without_gradients(calls: DirectCalls, parameters: Sequence[Tensor]) -> Opera
     return operation
 
 
+def prepare() -> None:
+    """Compile `direct.cpp` now, for a process that will call often."""
+    if build.unavailable_reason() is None and _operation() is not None:
+        _is_built.cache_clear()
+
+
 def _is_worth_it() -> bool:
     """Whether `direct.cpp` is compiled already, or this process has called often enough."""
     return next(_CALLED) > WORTH_COMPILING or _is_built()
@@ -200,8 +206,9 @@ def _is_worth_it() -> bool:
 def _is_saved_by_hooks() -> bool:
     """Whether hooks pack what autograd saves, as in activation checkpointing.
 
-    That counts the saved tensors: a call and its recomputation must be computed in the same way,
-    also where `direct.cpp` is compiled between the two.
+    That counts the saved tensors, so a call and its recomputation must be computed in the same way:
+    also where `direct.cpp` is compiled between the two, or a dispatch mode (FlopCounterMode) observes
+    one of them only.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
     return hooks is not None and torch.is_grad_enabled()
@@ -209,7 +216,6 @@ def _is_saved_by_hooks() -> bool:
 
 @cache
 def _is_built() -> bool:
-    """Whether `direct.cpp` was compiled before this process called it first."""
     try:
         return build.is_built(_SOURCE.read_text(), torch_headers=True)
     except RunError:  # of the compiler, which the kernels report
