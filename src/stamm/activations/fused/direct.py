@@ -97,7 +97,8 @@ class DirectCalls:
                 return None
         if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack():
             return None
-        if torch._C._dispatch_tls_is_dispatch_key_included("PreDispatch"):  # make_fx, before autograd
+        # make_fx(pre_dispatch=True) traces before autograd.
+        if torch._C._dispatch_tls_is_dispatch_key_included("PreDispatch"):
             return None
         return self.kernel(first)
 
