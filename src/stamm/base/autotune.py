@@ -80,7 +80,7 @@ def measured(
     folder = cache_folder(_FOLDER)
     if folder is None:
         return _measure(operation, implementations, processor)
-    key = sha256_value([SCHEMA, operation, sorted(implementations), content, processor])
+    key = sha256_value([SCHEMA, operation, list(implementations), content, processor])
     path = folder / f"{key}.json"
     with file_lock(folder / f"{key}.lock"):
         try:

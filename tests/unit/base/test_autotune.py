@@ -117,6 +117,13 @@ def test_rounds_that_disagree_are_repeated_and_not_kept(
     assert calls["fast"] == 2 * (1 + 3 * 7)
 
 
+def test_a_measurement_keeps_which_one_was_preferred(calls: dict[str, int]) -> None:
+    arms = {name: lambda: compute(0.002) for name in ("a", "b")}
+    measured("op", arms, content=1, processor="p")
+    preferred = measured("op", dict(reversed(arms.items())), content=1, processor="p")
+    assert list(preferred.seconds) == ["b", "a"]
+
+
 def test_one_round_does_not_agree_with_itself(
     calls: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
