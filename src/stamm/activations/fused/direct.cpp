@@ -87,7 +87,7 @@ bool is_supported(const Kernel& kernel, TensorList inputs, TensorList stored) {
 }
 
 // Whether `weight` has the shape of the result: `x.data = ...` may have changed a saved leaf.
-bool weighs(const Kernel& kernel, const Tensor& weight, const Tensor& first) {
+bool has_result_shape(const Kernel& kernel, const Tensor& weight, const Tensor& first) {
   if (kernel.layout <= apart) return weight.sizes() == first.sizes();
   return weight.dim() == first.dim() && 2 * weight.size(-1) == first.size(-1) &&
          weight.sizes().slice(0, weight.dim() - 1) == first.sizes().slice(0, first.dim() - 1);
@@ -146,14 +146,14 @@ void run(const Kernel& kernel, Pass pass, const std::vector<Strided>& in,
 }
 
 Tensor number_like(const Tensor& stored, double value) {
-  Tensor found = at::detail::empty_generic(stored.sizes(), c10::GetCPUAllocator(),
+  Tensor number = at::detail::empty_generic(stored.sizes(), c10::GetCPUAllocator(),
                                            c10::DispatchKeySet(c10::DispatchKey::CPU),
                                            stored.scalar_type(), std::nullopt);
   if (stored.scalar_type() == at::kFloat)
-    *static_cast<float*>(found.data_ptr()) = static_cast<float>(value);
+    *static_cast<float*>(number.data_ptr()) = static_cast<float>(value);
   else
-    *static_cast<double*>(found.data_ptr()) = value;
-  return found;
+    *static_cast<double*>(number.data_ptr()) = value;
+  return number;
 }
 
 Tensor forward_of(const Kernel& kernel, TensorList inputs, const Doubles& effective) {
@@ -197,7 +197,7 @@ struct Direct : torch::autograd::Function<Direct> {
     Tensor weight = weights[0];
     variable_list results;
     if (at::GradMode::is_enabled() || !is_plain(weight) || !is_supported(kernel, inputs, stored) ||
-        !weighs(kernel, weight, inputs[0])) {
+        !has_result_shape(kernel, weight, inputs[0])) {
       results = python<variable_list, const Tensor&, TensorList, TensorList, int64_t>(
           "stamm::direct_gradients", weight, inputs, stored, index);
     } else {
