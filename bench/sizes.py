@@ -4,8 +4,9 @@ Processor time of one thread, of calls in turns: per size, dtype and step the sm
 of several rounds. The limit is 1.2 times the best of transformers' eager code, torch.compile, and
 the price of F.silu (times up, for swiglu) and 10 us.
 
-Run      python -m bench.sizes [--sizes 0 10 20] [--dtypes bfloat16 float32] [--rounds 9] [--quick]
-         [--out FILE.jsonl]; with both vector widths: python -m bench.cpu --only sizes
+Run      python -m bench.sizes [--names xielu] [--sizes 0 10 20] [--dtypes bfloat16 float32]
+         [--rounds 9] [--quick] [--out FILE.jsonl]; with both vector widths:
+         python -m bench.cpu --only sizes
 Prints   microseconds per call, and ours over the limit
 Writes   with --out one JSON line per function, dtype, step and size
 """
@@ -33,12 +34,12 @@ from stamm.activations.fused import direct
 from stamm.activations.module import build_activation
 from stamm.engine.compile import separate_inductor_cache
 
+NAMES = ("xielu", "silu", "swiglu")
 SIZES = (0, 5, 10, 15, 17, 20, 22, 25)
+DTYPES = ["bfloat16", "float32", "float16"]
 STEPS = ("forward", "both")
 FACTOR, FIXED = 1.2, 10e-6
-_EAGER_UP_TO = (
-    2**20
-)  # transformers' eager code takes ten times as long as the others, and more memory
+_EAGER_UP_TO = 2**20  # elements; transformers' eager code takes ten times as long as the others
 _SECONDS = 1e-3  # of a measured group of calls
 _SPREAD = 2.0  # standard deviation of the inputs
 
@@ -59,7 +60,8 @@ def arms(*, compile_others: bool = True) -> dict[str, tuple[int, list[_Arm]]]:
     def plain_swiglu(gate: Tensor, up: Tensor) -> Tensor:
         return F.silu(gate) * up
 
-    for name, price in (("xielu", F.silu), ("silu", F.silu), ("swiglu", plain_swiglu)):
+    for name in NAMES:
+        price = plain_swiglu if name == "swiglu" else F.silu
         ours = {p: build_activation(name, precision=p) for p in ("exact", "fast")}
         rows = [_arm(f"stamm, {p}", module) for p, module in ours.items()]
         rows.append(_Arm("silu", price))
@@ -128,8 +130,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Measure every function, dtype, step and size."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES), metavar="POWER_OF_2")
-    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
-    parser.add_argument("--names", nargs="+", default=["xielu", "silu", "swiglu"])
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES[:2])
+    parser.add_argument("--names", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="one size, nothing compiled")
     parser.add_argument("--out", type=Path)
@@ -137,7 +139,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.quick:
         options.sizes, options.rounds, options.names = [3], 2, ["silu"]
     else:
-        direct.WORTH_COMPILING = 0
+        direct.prepare()
     torch.set_num_threads(1)
     facts = processor_facts()
     print("us per call, and ours over its limit")

@@ -18,9 +18,11 @@ from stamm.base.cache_folder import cache_folder, file_lock
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json, sha256_value, write_json
 
-SCHEMA = 2  # 1 held wall time, which depends on the load of the machine
+# 1 held wall time, which depends on the load of the machine; 2 that of all threads and single rounds
+SCHEMA = 3
 _FOLDER = "autotune"
 _ROUNDS = 7
+_LEAST = 3  # of them, however long they take: one round agrees with itself
 _ATTEMPTS = 3  # at as many rounds each
 _AGREEING = 0.75  # share of the rounds that must lead to the same choice
 _NOISE = 0.05
@@ -33,7 +35,7 @@ class Measurement:
 
     operation   what was measured, with its shape class: "attention float32 T=256 E=32"
     processor   model, capability and number of threads
-    seconds     per implementation the shortest processor time of a call, of all threads together; the
+    seconds     per implementation the shortest processor time of a call in the calling thread; the
                 preferred one comes first
     sure        whether the rounds agree about the choice
     """
@@ -65,8 +67,10 @@ def measured(
     """The times of `implementations`, from the cache or measured now.
 
     Each is called once for its start-up costs, then in turns, so that all meet the same load. The
-    shortest processor time counts: wall time on a busy machine is that of other processes. Where the
-    rounds disagree about the choice there are more of them.
+    shortest processor time of the calling thread counts, which has its share of parallel loops and
+    waits for the others: wall time on a busy machine is that of other processes, and the time of all
+    threads together is the same with one thread and with many. Where the rounds disagree about the
+    choice there are more of them.
 
     content   a JSON value that changes when the implementations do: hashes, versions
     Edge      processes of one machine that ask together wait for one of them; a cache that cannot
@@ -76,7 +80,7 @@ def measured(
     folder = cache_folder(_FOLDER)
     if folder is None:
         return _measure(operation, implementations, processor)
-    key = sha256_value([SCHEMA, operation, sorted(implementations), content, processor])
+    key = sha256_value([SCHEMA, operation, list(implementations), content, processor])
     path = folder / f"{key}.json"
     with file_lock(folder / f"{key}.lock"):
         try:
@@ -130,15 +134,15 @@ def _rounds(implementations: Mapping[str, Callable[[], object]]) -> list[dict[st
     """The processor time of a call of each, several times, in an order that rotates."""
     names = list(implementations)
     rounds: list[dict[str, float]] = []
-    began = time.process_time()
+    began = time.thread_time()
     for turn in range(_ROUNDS):
         times = {}
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            start = time.process_time()
+            start = time.thread_time()
             implementations[name]()
-            times[name] = time.process_time() - start
+            times[name] = time.thread_time() - start
         rounds.append({name: times[name] for name in names})
-        if time.process_time() - began > _SECONDS:
+        if turn + 1 >= _LEAST and time.thread_time() - began > _SECONDS:
             break
     return rounds
 

@@ -12,6 +12,8 @@ _NEWEST = "2.13"
 # Name -> purpose.
 PRIVATE_NAMES: dict[str, str] = {
     "torch._C._AutoDispatchBelowAutograd": "call an operation's kernel below its own autograd function",
+    "torch._C._autograd._top_saved_tensors_default_hooks": "whether checkpointing counts what autograd saves",
+    "torch._C._dispatch_tls_is_dispatch_key_included": "whether make_fx traces before autograd",
     "torch._C._functorch": "whether torch.func transforms a tensor, where an operation has no rule for it",
     "torch._C._functorch.get_dynamic_layer_stack_depth": "number of torch.func transforms in progress",
     "torch._C._functorch.is_functorch_wrapped_tensor": "whether a tensor belongs to a torch.func transform",

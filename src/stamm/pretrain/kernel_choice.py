@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stamm.activations.fused import build, gpu
+from stamm.activations.fused import build, direct, gpu
 from stamm.activations.fused.operation import SMALLEST, cpu_sources, use_eager
 from stamm.base.autotune import Measurement, measured
 from stamm.engine.attention_support import may_fuse
@@ -67,6 +67,8 @@ def choose_kernels(config: DecoderTrainingConfig, num_sequences: int) -> Choices
         worth = elements * ffn.width >= WORTH_MEASURING
         if worth and build.unavailable_reason() is None:
             compiled = engine.compile == "layers" and not missing_to_compile()
+            if not compiled:
+                direct.prepare()  # so that what is measured is what the run computes with
             short = engine.precision != "float32"
             dtype = torch.bfloat16 if short else torch.float32
             chosen[key] = _faster(_activation(key, ffn, dtype, compiled))

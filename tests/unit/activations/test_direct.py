@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,9 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from stamm.activations.effective import effective_tensors
 from stamm.activations.fused import build, direct, operation
+from stamm.activations.fused.memory import fresh
 from stamm.activations.module import Activation, GatedActivation, build_activation, xielu
 from stamm.activations.spec.parameters import (
     Absolute,
@@ -249,3 +255,127 @@ def test_a_call_enters_few_functions(
     module = build_activation(name)
     inputs = [_normal(16).requires_grad_() for _ in range(1 + isinstance(module, GatedActivation))]
     assert events(lambda: module(*inputs)) <= most
+
+
+@needs_compiler
+def test_a_checkpointed_call_and_its_recomputation_save_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the process has called often enough between the two."""
+    assert direct._operation() is not None
+    monkeypatch.setattr(direct, "_is_built", lambda: False)
+    monkeypatch.setattr(direct, "WORTH_COMPILING", 3)
+    monkeypatch.setattr(direct, "_CALLED", itertools.count(1))
+    module, x = xielu(), _normal(3, 4).requires_grad_()
+    calls = direct.DirectCalls(module._operations["plain"], module.spec.parameters)
+    module._direct = {"plain": calls}
+    for _ in range(6):
+        checkpoint(module, x, use_reentrant=False).sum().backward()
+        module(x).sum().backward()
+    assert calls._kernels[x.dtype] is not None
+    with FlopCounterMode(display=False):
+        y = checkpoint(module, x, use_reentrant=False)
+    y.sum().backward()
+
+
+@needs_compiler
+def test_effective_values_have_the_bits_of_the_general_way(compiled: None) -> None:
+    """So that a process has the same results before and after its 256th call."""
+    module = xielu()
+    calls = module._direct["plain"]
+    for raw in torch.linspace(-6, 45, 300).tolist():
+        module.load_values({"alpha_p": raw, "alpha_n": raw / 3}, raw=True)
+        stored = [p.detach().double() for p in module.parameters()]
+        values, _ = calls._mapped(b"".join(t.numpy().tobytes() for t in stored))
+        assert values == [t.item() for t in module.effective_tensors()]
+
+
+@needs_compiler
+def test_frozen_calls_that_the_operation_does_not_support(compiled: None) -> None:
+    module, x = xielu(), _normal(6, 8)
+    call = module.frozen()
+    tangent = torch.autograd.forward_ad
+    with torch.no_grad(), tangent.dual_level():
+        assert torch.equal(call(torch._neg_view(x)), call(-x))
+        moved = tangent.unpack_dual(call(tangent.make_dual(x, x))).tangent
+    leaf = x.clone().requires_grad_()
+    slope = torch.autograd.grad(module(leaf).sum(), leaf)[0]
+    assert moved is not None and torch.allclose(moved, x * slope)
+
+
+@needs_compiler
+def test_inputs_whose_data_were_replaced_before_the_backward(compiled: None) -> None:
+    """The kernel reads memory of one dtype and size; autograd saves a leaf itself, not its data."""
+    module = build_activation("silu")
+    x = _normal(2**12).requires_grad_()
+    (wanted,) = torch.autograd.grad(module(x).sum(), x)
+    y = module(x)
+    x.data = x.data.bfloat16()
+    y.sum().backward()
+    assert x.grad is not None and torch.allclose(x.grad.float(), wanted, atol=0.02)
+    x = _normal(3).requires_grad_()
+    y = module(x)
+    x.data = torch.zeros(2**26)  # far more than the weights that are given
+    with pytest.raises(RuntimeError, match="must match"):
+        y.backward(torch.ones(3))
+
+
+@needs_compiler
+def test_graphs_traced_before_autograd_follow_the_parameters(compiled: None) -> None:
+    module, x = xielu(), _normal(10)
+    graph = make_fx(lambda t: module(t), pre_dispatch=True)(x)
+    module.load_values({"alpha_p": 3.0}, raw=True)
+    assert torch.allclose(graph(x), module(x))
+
+
+@needs_compiler
+@pytest.mark.parametrize("neurons", [None, 8])
+def test_another_default_device_changes_nothing(neurons: int | None, compiled: None) -> None:
+    module, x = xielu(neurons=neurons), _normal(6, 16)[:, ::2]
+    frozen = module.frozen()
+    with torch.no_grad():
+        wanted = module(x)
+        with torch.device("meta"):
+            assert torch.equal(module(x), wanted)
+            assert torch.equal(frozen(x), wanted)
+            assert fresh((2, 3), torch.float32).is_cpu
+
+
+@needs_compiler
+def test_an_unknown_kernel_is_an_error(compiled: None) -> None:
+    call = direct._operation()
+    assert call is not None
+    for number in (-1, 10**6):
+        with pytest.raises(RuntimeError, match="no kernel has the number"):
+            call([_normal(3)], [], [], [], number)
+
+
+@needs_compiler
+def test_a_prepared_process_uses_the_operation_from_its_first_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built = direct._is_built.__wrapped__
+    monkeypatch.setattr(direct, "_is_built", functools.cache(built))
+    monkeypatch.setattr(direct, "WORTH_COMPILING", sys.maxsize)
+    place = build.folder()
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "folder", lambda: None)
+        assert not direct._is_built()  # as in a process that begins before anything is compiled
+    assert place is not None and not direct._is_built()
+    direct.prepare()
+    assert direct._is_built()
+    module, x = xielu(), _normal(5).requires_grad_()
+    calls = direct.DirectCalls(module._operations["plain"], module.spec.parameters)
+    module._direct = {"plain": calls}
+    module(x)
+    assert calls._kernels[x.dtype] is not None
+
+
+@needs_compiler
+def test_an_input_that_is_nan_reaches_the_gradient_of_every_parameter(compiled: None) -> None:
+    """Also of one whose slope is 0, as the derivative of softplus at -800."""
+    module, x = xielu(), torch.full((8,), torch.nan)
+    module.load_values({"alpha_p": -800.0}, raw=True)
+    for call in (module, lambda t: _general(module, "plain", t)):
+        gradients = torch.autograd.grad(call(x).sum(), list(module.parameters()))
+        assert all(g.isnan().all() for g in gradients)

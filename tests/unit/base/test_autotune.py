@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from stamm.base import autotune
 from stamm.base.autotune import Measurement, measured, measurements
 
 
@@ -30,8 +33,8 @@ def arms(calls: dict[str, int]) -> dict[str, Callable[[], None]]:
 
 def compute(seconds: float) -> None:
     """Keep the processor busy for so long."""
-    until = time.process_time() + seconds
-    while time.process_time() < until:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
         pass
 
 
@@ -112,3 +115,41 @@ def test_rounds_that_disagree_are_repeated_and_not_kept(
     assert measurements("p") == []
     measured("op", arms, content=1, processor="p")
     assert calls["fast"] == 2 * (1 + 3 * 7)
+
+
+def test_a_measurement_keeps_which_one_was_preferred(calls: dict[str, int]) -> None:
+    arms = {name: lambda: compute(0.002) for name in ("a", "b")}
+    measured("op", arms, content=1, processor="p")
+    preferred = measured("op", dict(reversed(arms.items())), content=1, processor="p")
+    assert list(preferred.seconds) == ["b", "a"]
+
+
+def test_one_round_does_not_agree_with_itself(
+    calls: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls so long that one of each takes all the time, as on a machine with many threads."""
+    monkeypatch.setattr(autotune, "_SECONDS", 0.001)
+    times = itertools.cycle([0.004, 0.0])
+
+    def unsteady() -> None:
+        calls["fast"] += 1
+        compute(next(times))
+
+    arms = {"first": lambda: compute(0.002), "unsteady": unsteady}
+    found = measured("op", arms, content=1, processor="p")
+    assert not found.sure and calls["fast"] == 1 + 3 * 3
+    assert measurements("p") == []
+
+
+def test_work_shared_by_two_threads_is_faster_than_by_one(calls: dict[str, int]) -> None:
+    half, whole = bytes(2**22), bytes(2**23)
+
+    def in_parallel() -> None:
+        thread = threading.Thread(target=hashlib.sha256, args=[half])
+        thread.start()
+        hashlib.sha256(half)
+        thread.join()
+
+    arms = {"one": lambda: hashlib.sha256(whole), "two": in_parallel}
+    found = measured("op", arms, content=1, processor="p")
+    assert found.sure and found.chosen == "two"

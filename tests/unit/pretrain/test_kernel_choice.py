@@ -107,6 +107,20 @@ def test_the_probes_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("compiled", ["off", "layers"])
+def test_eager_runs_are_measured_with_the_calls_that_they_make(
+    compiled: str, times: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with the first 256 of a process, whose fixed cost is larger."""
+    prepared: list[bool] = []
+    monkeypatch.setattr(direct, "prepare", lambda: prepared.append(True))
+    choose_kernels(config(compile=compiled), 10)
+    assert prepared == []
+    choose_kernels(config(compile=compiled), MANY)
+    assert len(prepared) == (compiled == "off" or bool(kernel_choice.missing_to_compile()))
+
+
+@needs_compiler
 def test_what_was_chosen_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     given = config()
     act = build_activation("xielu", precision="fast")

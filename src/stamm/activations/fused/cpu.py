@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,10 +53,12 @@ def run(
     rows, columns, by_column = matrices.rows, matrices.columns, matrices.by_column
     width = columns if by_column else 1
     numbers = [p.detach().double().reshape(-1).expand(width) for p in parameters]
-    given = torch.stack(numbers).contiguous() if numbers else torch.empty(0)
+    given = torch.stack(numbers).contiguous() if numbers else torch.empty(0, device="cpu")
     parts = -(-rows // build.ROWS) if by_column else -(-rows * columns // build.CHUNK)
-    sums = torch.empty(len(summed), width, dtype=torch.float64)
-    partial = torch.empty(parts, len(summed), width, dtype=torch.float64)
+    # Named, because `torch.set_default_device` may have set another.
+    wide: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
+    sums = torch.empty(len(summed), width, **wide)
+    partial = torch.empty(parts, len(summed), width, **wide)
     function = function_of(name, kernel, fixed, computing, inputs[0].dtype, by_column)
     function(
         _layouts(matrices.read),

@@ -13,7 +13,10 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -28,6 +31,7 @@ struct Strided {
 };
 using Pass = void (*)(const Strided*, const Strided*, int64_t, int64_t, const double*, double*,
                       double*, int);
+constexpr at::ScalarType stored_types[] = {at::kFloat, at::kBFloat16, at::kHalf};  // as STORED
 enum Layout { plain, apart, gate_first, up_first, interleaved };
 
 // A form of `operation.py` for inputs of one dtype.
@@ -35,12 +39,21 @@ struct Kernel {
   Pass forward, backward;
   std::string form;
   Layout layout;
+  at::ScalarType stored;  // what the passes read and write
   bool single;  // computed in float32
   int64_t chunk;
 };
-std::deque<Kernel> kernels;
+std::deque<Kernel> kernels;  // entries do not move
+std::mutex adding;           // threads add kernels while others call
 c10::Allocator* results = nullptr;  // for tensors of `results_from` bytes or more; null: torch's own
 int64_t results_from = 0;
+
+const Kernel& kernel_of(int64_t index) {
+  const std::lock_guard<std::mutex> lock(adding);
+  TORCH_CHECK(index >= 0 && index < static_cast<int64_t>(kernels.size()),
+              "stamm::direct: no kernel has the number ", index);
+  return kernels[index];
+}
 
 // How the inputs lie: one row of them all, or rows of gate and up in one tensor.
 struct Shape {
@@ -62,7 +75,7 @@ bool lies_like(const Tensor& t, const Tensor& first) {
 bool is_supported(const Kernel& kernel, TensorList inputs, TensorList stored) {
   const Tensor& first = inputs[0];
   for (const Tensor& t : inputs)
-    if (!is_plain(t) || t.scalar_type() != first.scalar_type() || t.sizes() != first.sizes() ||
+    if (!is_plain(t) || t.scalar_type() != kernel.stored || t.sizes() != first.sizes() ||
         !lies_like(t, first))
       return false;
   for (const Tensor& p : stored)
@@ -71,6 +84,13 @@ bool is_supported(const Kernel& kernel, TensorList inputs, TensorList stored) {
       return false;
   if (first.is_contiguous()) return true;
   return kernel.layout <= apart && first.is_non_overlapping_and_dense();
+}
+
+// Whether `weight` has the shape of the result: `x.data = ...` may have changed a saved leaf.
+bool has_result_shape(const Kernel& kernel, const Tensor& weight, const Tensor& first) {
+  if (kernel.layout <= apart) return weight.sizes() == first.sizes();
+  return weight.dim() == first.dim() && 2 * weight.size(-1) == first.size(-1) &&
+         weight.sizes().slice(0, weight.dim() - 1) == first.sizes().slice(0, first.dim() - 1);
 }
 
 Shape shape_of(const Kernel& kernel, const Tensor& first) {
@@ -126,14 +146,14 @@ void run(const Kernel& kernel, Pass pass, const std::vector<Strided>& in,
 }
 
 Tensor number_like(const Tensor& stored, double value) {
-  Tensor found = at::detail::empty_generic(stored.sizes(), c10::GetCPUAllocator(),
+  Tensor number = at::detail::empty_generic(stored.sizes(), c10::GetCPUAllocator(),
                                            c10::DispatchKeySet(c10::DispatchKey::CPU),
                                            stored.scalar_type(), std::nullopt);
   if (stored.scalar_type() == at::kFloat)
-    *static_cast<float*>(found.data_ptr()) = static_cast<float>(value);
+    *static_cast<float*>(number.data_ptr()) = static_cast<float>(value);
   else
-    *static_cast<double*>(found.data_ptr()) = value;
-  return found;
+    *static_cast<double*>(number.data_ptr()) = value;
+  return number;
 }
 
 Tensor forward_of(const Kernel& kernel, TensorList inputs, const Doubles& effective) {
@@ -163,12 +183,12 @@ struct Direct : torch::autograd::Function<Direct> {
     numbers.insert(numbers.end(), slopes.begin(), slopes.end());
     context->saved_data["numbers"] = std::move(numbers);
     context->saved_data["kernel"] = index;
-    return forward_of(kernels[index], inputs, effective);
+    return forward_of(kernel_of(index), inputs, effective);
   }
 
   static variable_list backward(torch::autograd::AutogradContext* context, variable_list weights) {
     const int64_t index = context->saved_data["kernel"].toInt();
-    const Kernel& kernel = kernels[index];
+    const Kernel& kernel = kernel_of(index);
     const variable_list saved = context->get_saved_variables();
     const size_t given = kernel.layout == apart ? 2 : 1, count = saved.size() - given;
     const TensorList inputs(saved.data(), given), stored(saved.data() + given, count);
@@ -176,7 +196,8 @@ struct Direct : torch::autograd::Function<Direct> {
     const Doubles effective(numbers.begin(), numbers.begin() + count);
     Tensor weight = weights[0];
     variable_list results;
-    if (at::GradMode::is_enabled() || !is_plain(weight) || !is_supported(kernel, inputs, stored)) {
+    if (at::GradMode::is_enabled() || !is_plain(weight) || !is_supported(kernel, inputs, stored) ||
+        !has_result_shape(kernel, weight, inputs[0])) {
       results = python<variable_list, const Tensor&, TensorList, TensorList, int64_t>(
           "stamm::direct_gradients", weight, inputs, stored, index);
     } else {
@@ -208,7 +229,7 @@ struct Direct : torch::autograd::Function<Direct> {
         double total = 0;
         for (size_t i = 0; i < count; ++i) {
           const double slope = numbers[count + i * count + j];
-          if (slope != 0) total += sums[i] * slope;  // 0 times an infinite sum of another is not NaN
+          if (i == j || slope != 0) total += sums[i] * slope;  // an infinite sum of another adds no NaN
         }
         results.push_back(number_like(stored[j], total));
       }
@@ -220,10 +241,12 @@ struct Direct : torch::autograd::Function<Direct> {
 
 Tensor direct(TensorList inputs, TensorList stored, c10::ArrayRef<double> effective,
               c10::ArrayRef<double> slopes, int64_t index) {
-  const Kernel& kernel = kernels[index];
+  const Kernel& kernel = kernel_of(index);
+  TORCH_CHECK(inputs.size() == (kernel.layout == apart ? 2 : 1), "stamm::direct: ", inputs.size(),
+              " inputs");
   if (!is_supported(kernel, inputs, stored))
-    return python<Tensor, TensorList, TensorList, int64_t>("stamm::direct_any", inputs, stored,
-                                                           index);
+    return python<Tensor, TensorList, TensorList, c10::ArrayRef<double>, int64_t>(
+        "stamm::direct_any", inputs, stored, effective, index);
   bool followed = false;
   if (at::GradMode::is_enabled()) {
     for (const Tensor& t : inputs) followed |= t.requires_grad();
@@ -242,10 +265,12 @@ TORCH_LIBRARY_FRAGMENT(stamm, library) {
               torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, TORCH_FN(direct)));
 }
 
-extern "C" void add_kernel(Pass forward, Pass backward, const char* form, int layout, int single,
-                           int64_t chunk, int64_t* index) {
+extern "C" void add_kernel(Pass forward, Pass backward, const char* form, int layout, int stored,
+                           int single, int64_t chunk, int64_t* index) {
+  const std::lock_guard<std::mutex> lock(adding);
   *index = static_cast<int64_t>(kernels.size());
-  kernels.push_back({forward, backward, form, static_cast<Layout>(layout), single != 0, chunk});
+  kernels.push_back({forward, backward, form, static_cast<Layout>(layout), stored_types[stored],
+                     single != 0, chunk});
 }
 
 extern "C" void set_results_allocator(size_t address, int64_t from) {

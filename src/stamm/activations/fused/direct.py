@@ -1,14 +1,16 @@
 """Eager calls on a CPU as one operation of C++: `stamm::direct`, for tensors of any size.
 
-It computes with the kernels of `cpu.py`, so the bits are those of `stamm::activation`. In Python are
-the checks that no transform or trace needs to see torch's own functions, and the maps of the shape
-parameters from the numbers they hold at each call.
+It computes with the kernels of `cpu.py`, so the bits of results and of gradients in the inputs are
+those of `stamm::activation`; gradients in stored numbers differ by a rounding of float64 before
+theirs. In Python are the checks that no transform or trace needs to see torch's own functions, and
+the maps of the shape parameters from the numbers they hold at each call.
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import struct
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -52,7 +54,7 @@ class DirectCalls:
         self.maps = ParameterMaps(parameters)
         self.names = tuple(p.name for p in self.maps.trainable)
         self._kernels: dict[torch.dtype, int | None] = {}
-        self._last: tuple[list[float], tuple[list[float], list[float]]] = ([], ([], []))
+        self._mapped = lru_cache(maxsize=256)(self._map)  # a layer's numbers change once a step
 
     def __call__(self, inputs: Sequence[Tensor], stored: Sequence[Tensor]) -> Tensor | None:
         """f, differentiable in `inputs` and in the `stored` numbers; None where it is not supported.
@@ -65,7 +67,11 @@ class DirectCalls:
         for tensor in stored:
             if type(tensor) not in _TENSORS or not tensor.is_cpu or tensor.numel() != 1:
                 return None
-        values, slopes = self._mapped([tensor.item() for tensor in stored]) if stored else ([], [])
+        values: list[float] = []
+        slopes: list[float] = []
+        if stored:
+            raw = struct.pack(f"{len(stored)}d", *[tensor.item() for tensor in stored])
+            values, slopes = self._mapped(raw)
         result: Tensor = _operation()(inputs, stored, values, slopes, kernel)  # type: ignore[misc]
         return result
 
@@ -91,11 +97,16 @@ class DirectCalls:
                 return None
         if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack():
             return None
+        # make_fx(pre_dispatch=True) traces before autograd.
+        if torch._C._dispatch_tls_is_dispatch_key_included("PreDispatch"):
+            return None
         return self.kernel(first)
 
     def kernel(self, x: Tensor) -> int | None:
         """The number of the compiled kernel for tensors like x; None where there is none."""
         if is_eager(self.form):
+            return None
+        if _is_saved_by_hooks():
             return None
         if x.dtype not in self._kernels:
             if not _is_worth_it():
@@ -109,16 +120,16 @@ class DirectCalls:
         """The effective values of stored numbers, differentiable."""
         return effective_tensors(self.parameters, dict(zip(self.names, stored, strict=True)))
 
-    def _mapped(self, raw: list[float]) -> tuple[list[float], list[float]]:
-        """`maps` of the stored numbers; kept for the next call, which may find the same numbers."""
-        kept = self._last
-        if (
-            raw == kept[0] and 0.0 not in raw
-        ):  # 0 and -0 are equal, and their maps may differ in sign
-            return kept[1]
-        mapped = self.maps(raw)
-        self._last = raw, mapped
-        return mapped
+    def _map(self, raw: bytes) -> tuple[list[float], list[float]]:
+        """Effective values of stored numbers, with the bits of `effective`, and their slopes.
+
+        raw  float64, as bytes: 0 and -0 differ
+        """
+        numbers = struct.unpack(f"{len(self.names)}d", raw)
+        with torch.no_grad():
+            tensors = [torch.tensor([n], dtype=torch.float64, device="cpu") for n in numbers]
+            values = [tensor.item() for tensor in self.effective(tensors)]
+        return values, self.maps(numbers)[1]
 
     def _compiled(self, x: Tensor) -> int | None:
         form = built_form(self.form)
@@ -141,6 +152,7 @@ class DirectCalls:
             *(ctypes.cast(p, ctypes.c_void_p) for p in passes),  # type: ignore[arg-type]
             self.form.encode(),
             ctypes.c_int(get_args(Layout).index(form.layout)),
+            ctypes.c_int(STORED.index(x.dtype)),
             ctypes.c_int(computing == torch.float32),
             ctypes.c_int64(build.CHUNK),
             ctypes.byref(index),
@@ -181,9 +193,26 @@ def without_gradients(calls: DirectCalls, parameters: Sequence[Tensor]) -> Opera
     return operation
 
 
+def prepare() -> None:
+    """Compile `direct.cpp` now, for a process that will call often."""
+    if build.unavailable_reason() is None and _operation() is not None:
+        _is_built.cache_clear()
+
+
 def _is_worth_it() -> bool:
     """Whether `direct.cpp` is compiled already, or this process has called often enough."""
     return next(_CALLED) > WORTH_COMPILING or _is_built()
+
+
+def _is_saved_by_hooks() -> bool:
+    """Whether hooks pack what autograd saves, as in activation checkpointing.
+
+    That counts the saved tensors, so a call and its recomputation must be computed in the same way:
+    also where `direct.cpp` is compiled between the two, or a dispatch mode (FlopCounterMode) observes
+    one of them only.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks is not None and torch.is_grad_enabled()
 
 
 @cache
@@ -217,17 +246,24 @@ def _share_allocator() -> None:
 
 # What `stamm::direct` does not support itself, called by it.
 _ANY, _GRADIENTS = "stamm::direct_any", "stamm::direct_gradients"
-torch.library.define(_ANY, "(Tensor[] inputs, Tensor[] stored, int kernel) -> Tensor")
+torch.library.define(
+    _ANY, "(Tensor[] inputs, Tensor[] stored, float[] effective, int kernel) -> Tensor"
+)
 torch.library.define(
     _GRADIENTS, "(Tensor weight, Tensor[] inputs, Tensor[] stored, int kernel) -> Tensor[]"
 )
 
 
 @torch.library.impl(_ANY, "CompositeImplicitAutograd")
-def _any(inputs: Sequence[Tensor], stored: Sequence[Tensor], kernel: int) -> Tensor:
+def _any(
+    inputs: Sequence[Tensor], stored: Sequence[Tensor], effective: Sequence[float], kernel: int
+) -> Tensor:
     """Layouts with gaps, tangents of forward mode: the operation of all devices and layouts."""
     calls = _CALLS[kernel]
-    return calls.operation(*inputs, *calls.effective(stored))
+    if stored:
+        return calls.operation(*inputs, *calls.effective(stored))
+    constants = [torch.tensor([v], dtype=torch.float64, device="cpu") for v in effective]
+    return calls.operation(*inputs, *constants)
 
 
 def _gradients(
@@ -249,7 +285,11 @@ def _gradients(
     gradients = form.gradients(weight, inputs, values)
     sums = gradients[count:]
     by_stored = [
-        sum((s * slopes[row * len(stored) + column] for row, s in enumerate(sums)), 0.0)
+        sum(
+            s * slopes[row * len(stored) + column]
+            for row, s in enumerate(sums)
+            if row == column or slopes[row * len(stored) + column]
+        )
         for column in range(len(stored))
     ]
     moved = [torch.as_tensor(g).to(t.dtype) for g, t in zip(by_stored, stored, strict=True)]

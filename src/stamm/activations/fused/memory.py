@@ -56,11 +56,11 @@ def fresh(shape: Sequence[int], dtype: torch.dtype, order: Sequence[int] | None 
     allocator = results_allocator() if size >= FROM else None
     axes = tuple(range(len(shape)) if order is None else order)
     if allocator is None:
-        return torch.empty_permuted(tuple(shape), axes, dtype=dtype)
+        return torch.empty_permuted(tuple(shape), axes, dtype=dtype, device="cpu")
     storage = torch.UntypedStorage(size, allocator=allocator)  # type: ignore[no-untyped-call]
     # Not a view of the bytes: autograd does not allow a view to be changed in place.
     strides = torch.empty_permuted(tuple(shape), axes, dtype=dtype, device="meta").stride()
-    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), strides)
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), strides)
 
 
 @cache

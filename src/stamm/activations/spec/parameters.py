@@ -210,7 +210,7 @@ class Parameter:
 class ParameterMaps:
     """The bijections of a spec's trainable parameters together, on plain numbers.
 
-    Checked  tests/unit/activations/test_effective.py
+    Checked  tests/unit/activations/test_direct.py
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
