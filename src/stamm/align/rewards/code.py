@@ -4,8 +4,8 @@ A process in new user, mount, process, network and IPC namespaces sees the inter
 libraries, read-only, and an empty working folder; no home, no /proc, no sockets. It has no capabilities,
 limits of time, memory, output, files and processes, and ends with everything that it started.
 
-The tests come through its input after the answer has run, with a word that must be the last output: an
-answer that ends the process does not pass.
+The tests come through its input, with a random word that must be the last output: an answer that ends
+the process does not pass. Both are read before the answer runs, which finds an empty input.
 
 Source   unshare(2), mount_setattr(2), user_namespaces(7), capabilities(7), prctl(2), getrlimit(2)
 Checked  tests/unit/align/test_code_reward.py
@@ -13,6 +13,7 @@ Checked  tests/unit/align/test_code_reward.py
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import re
@@ -39,15 +40,25 @@ _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/ld.so.cache")
 _NOT_STARTED = 113  # exit code of the launcher where the sandbox could not be made
 _FILES = 64  # open files of a process
 
+# Nothing that the answer can change by name is read after it has run; its input is empty.
 _HARNESS = """\
-import sys
-names = {"__name__": "answer"}
-with open("answer.py", encoding="utf-8") as file:
-    source = file.read()
-exec(compile(source, "answer.py", "exec"), names)
-word, tests = sys.stdin.readline(), sys.stdin.read()
-exec(compile(tests, "tests.py", "exec"), names)
-sys.stdout.write("\\n" + word)
+def main():
+    import builtins, os, sys, types
+    run, write, leave = exec, os.write, os._exit
+    word, tests = sys.stdin.readline(), sys.stdin.read()
+    last = ("\\n" + word).encode()
+    with open("answer.py", encoding="utf-8") as file:
+        answer = compile(file.read(), "answer.py", "exec", dont_inherit=True)
+    tests = compile(tests, "tests.py", "exec", dont_inherit=True)
+    module = types.ModuleType("answer")
+    sys.modules["answer"], names = module, module.__dict__
+    originals = dict(vars(builtins))
+    run(answer, names)
+    names["__builtins__"] = originals
+    run(tests, names)
+    write(1, last)
+    leave(0)
+main()
 """
 
 # argv: folder, isolated, seconds, memory, output, processes, files, python, then what is mounted.
@@ -149,6 +160,7 @@ class CodeReward:
             raise DataError(
                 f"the row has no column {self._config.column} with tests", fix="Set reward.column"
             )
+        _check_tests(tests, self._config.column)
         outcome = run_code(code_of(answer.text), tests, self._config, isolated=self._isolated)
         if outcome == "not started":  # as it was when the reward was loaded
             raise ConfigError("the sandbox of code could not be started again", fix="Try again")
@@ -171,6 +183,31 @@ def code_of(text: str) -> str:
     """The last fenced block of an answer, or all of it without one."""
     blocks = _FENCE.findall(text)
     return str(blocks[-1]) if blocks else text
+
+
+def _check_tests(tests: str, column: str) -> None:
+    """Raises   DataError for tests that no answer can pass, or that every answer passes."""
+    try:
+        statements = ast.parse(tests).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError(
+            f"the tests in column {column} are not Python: {error}", fix="Correct the row"
+        ) from error
+    if not any(_runs(statement) for statement in statements):
+        raise DataError(
+            f"the tests in column {column} only define names: every answer would pass",
+            fix="End them with the call that runs them, such as check(double)",
+        )
+
+
+def _runs(statement: ast.stmt) -> bool:
+    """Whether a statement does more than define names; METADATA = {...} does not."""
+    if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr):
+        return any(isinstance(node, ast.Call | ast.Subscript) for node in ast.walk(statement))
+    definitions = (
+        ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+    )
+    return not isinstance(statement, definitions | ast.Pass)
 
 
 def run_code(code: str, tests: str, config: Code, *, isolated: bool = True) -> Outcome:
