@@ -159,7 +159,7 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
                 [*itertools.chain(*(groups[place] for place in piece))], self._run, self._pad
             )
             for micro in cut(range(len(groups)), max(self._config.parts(len(groups)), 1))
-            for piece in cut(micro, self._pieces(len(micro)))
+            for piece in cut(micro, self._pieces(max(len(micro), 1)))  # a step may have no group
         ]
 
     def _rollout_of(self, step: int) -> Rollout:
@@ -168,7 +168,7 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
         first = (step - 1) // length * length + 1
         if self._rollout is not None and self._rollout.first_step == first and step > first:
             return self._rollout
-        if step > first and (self._folder / f"step-{first:06d}.parquet").is_file():
+        if step > first:
             self._rollout = read_rollout(self._folder, first)
             return self._rollout
         steps = range(first, min(first + length, self.num_steps + 1))

@@ -61,10 +61,13 @@ class SamplePrompt:
         return read_conversation(self.messages, tools=self.tools, deliberation=self.deliberation)
 
 
-def read_prompts(path: Path, unknown: UnknownKeys | None = None) -> Iterator[SamplePrompt | BadRow]:
+def read_prompts(
+    path: Path, unknown: UnknownKeys | None = None, *, whole: bool = False
+) -> Iterator[SamplePrompt | BadRow]:
     """The prompts of a file; of a row with an answer, the conversation before the last turn.
 
     unknown   counts the keys of messages and tools that are not used; columns of rows are kept
+    whole     as in `kept_columns`
 
     Raises   as `read_rows`
     """
@@ -85,7 +88,7 @@ def read_prompts(path: Path, unknown: UnknownKeys | None = None) -> Iterator[Sam
             messages=to_messages(conversation.system, conversation.turns),
             tools=[dict(tool) for tool in conversation.tools] or None,
             deliberation=conversation.deliberation,
-            columns=kept_columns(row),
+            columns=kept_columns(row, whole=whole),
         )
 
 
@@ -128,19 +131,38 @@ def completion_row(
     }
 
 
-def kept_columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that rewards may read: finite numbers, true and false, and texts up to 4,000 characters."""
+def kept_columns(row: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
+    """The columns that rewards may read: finite numbers, true and false, and texts up to 4,000 characters.
+
+    whole   longer texts too, and lists and objects: for rewards of answers that are not stored
+    """
     return {
         name: value
         for name, value in row.items()
-        if name not in NOT_KEPT and len(name) <= LONGEST_NAME and _is_kept(name) and _is_kept(value)
+        if name not in NOT_KEPT
+        and len(name) <= LONGEST_NAME
+        and _is_kept(name)
+        and value is not None
+        and (_is_writable(value) if whole else _is_kept(value))
     }
 
 
 def _is_kept(value: object) -> bool:
+    short = not isinstance(value, str) or len(value) <= LONGEST_TEXT
+    return short and not isinstance(value, list | dict) and _is_writable(value)
+
+
+def _is_writable(value: object) -> bool:
+    """Whether JSON can store a value."""
     if isinstance(value, str):
         # Half of a surrogate pair cannot be stored.
-        return len(value) <= LONGEST_TEXT and not any("\ud800" <= c <= "\udfff" for c in value)
+        return not any("\ud800" <= c <= "\udfff" for c in value)
     if isinstance(value, float):
         return math.isfinite(value)
-    return isinstance(value, bool | int)
+    if isinstance(value, list):
+        return all(map(_is_writable, value))
+    if isinstance(value, dict):
+        return all(
+            isinstance(n, str) and _is_writable(n) and _is_writable(v) for n, v in value.items()
+        )
+    return value is None or isinstance(value, bool | int)
