@@ -60,6 +60,10 @@ def test_right_code_passes_and_wrong_code_fails() -> None:
 def test_the_last_block_is_the_code() -> None:
     assert code_of("```py\na = 1\n```\nor\n```\nb = 2\n```\n") == "b = 2\n"
     assert code_of("a ``` b") == "a ``` b"
+    listed = "1. So:\n   ```python\n   def f():\n       return '''\n   a'''\n   ```\n2. Or not."
+    assert code_of(listed) == "def f():\n    return '''\na'''\n"
+    nested = "```\ndef f():\n    '''\n    ```\n    f()\n    ```\n    '''\n```\n"
+    assert code_of(nested) == nested[4:-4]
 
 
 @needs_namespaces
@@ -153,9 +157,14 @@ def test_tests_that_decide_nothing_are_named() -> None:
     """HumanEval's column defines check(candidate), and leaves the call to the program that runs it."""
     check = "METADATA = {'author': 'a'}\n\ndef check(candidate):\n    assert candidate(2) == 4\n"
     texts = [check, "assert double(2) = 4", check + "check(double)\n", "double(2) == 4 or 1 / 0"]
+    texts += [
+        "from answer import double\nassert double(2) == 4",
+        "import numpy.linalg as n\nassert n",
+    ]
     found = rewards_of(load_reward(Code()), [answer(WRONG, tests=tests) for tests in texts])
     assert "only define names" in str(found[0]) and "are not Python" in str(found[1])
-    assert found[2:] == [0.0, 0.0]
+    assert found[2:5] == [0.0, 0.0, 0.0]
+    assert "import numpy, which the sandbox does not have" in str(found[5])
 
 
 @needs_namespaces

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import os
 import re
 import secrets
@@ -23,6 +24,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +37,7 @@ from stamm.base.errors import ConfigError, DataError
 
 Outcome = Literal["passed", "failed", "timed out", "too much output", "not started"]
 
-_FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^([ \t]*)```[^\n`]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/ld.so.cache")
 _NOT_STARTED = 113  # exit code of the launcher where the sandbox could not be made
 _FILES = 64  # open files of a process
@@ -182,7 +184,7 @@ class CodeReward:
 def code_of(text: str) -> str:
     """The last fenced block of an answer, or all of it without one."""
     blocks = _FENCE.findall(text)
-    return str(blocks[-1]) if blocks else text
+    return textwrap.dedent(blocks[-1][1]) if blocks else text
 
 
 def _check_tests(tests: str, column: str) -> None:
@@ -193,11 +195,26 @@ def _check_tests(tests: str, column: str) -> None:
         raise DataError(
             f"the tests in column {column} are not Python: {error}", fix="Correct the row"
         ) from error
+    for module in itertools.chain(*map(_imported, statements)):
+        if module not in sys.stdlib_module_names | {"answer"}:
+            raise DataError(
+                f"the tests in column {column} import {module}, which the sandbox does not have",
+                fix="Use Python's standard library alone",
+            )
     if not any(_runs(statement) for statement in statements):
         raise DataError(
             f"the tests in column {column} only define names: every answer would pass",
             fix="End them with the call that runs them, such as check(double)",
         )
+
+
+def _imported(statement: ast.stmt) -> list[str]:
+    """Top-level modules that a statement imports, whatever the answer defines."""
+    if isinstance(statement, ast.Import):
+        return [alias.name.partition(".")[0] for alias in statement.names]
+    if isinstance(statement, ast.ImportFrom):
+        return [(statement.module or "").partition(".")[0]]
+    return []
 
 
 def _runs(statement: ast.stmt) -> bool:
