@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
 import statistics
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +105,8 @@ def answers(arm: Path) -> list[dict[str, Any]]:
 
 
 def groups(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    found: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        found[row["draw"], row["prompt"]].append(row)
-    return list(found.values())
+    starts = [number for number, row in enumerate(rows) if row["sample"] == 0]
+    return [rows[a:b] for a, b in itertools.pairwise([*starts, len(rows)])]
 
 
 def test_the_reward_rises_and_the_lines_say_so(tmp_path: Path) -> None:
@@ -277,6 +275,19 @@ def test_groups_of_equal_rewards_are_dropped_and_others_answered(tmp_path: Path)
     assert line["reward/equal_groups"] == pytest.approx(len(dropped) / len(found))
     trained = sum(row["prompt_tokens"] + row["num_tokens"] - 1 for group in kept for row in group)
     assert line["train/tokens"] == line["tokens"] == trained
+
+
+def test_a_prompt_that_is_answered_twice_in_a_step_has_two_groups(tmp_path: Path) -> None:
+    """Four groups for the two prompts of the file."""
+    rows = [{"prompt": prompt} for prompt in PROMPTS[:2]]
+    reward = Length(smallest=16, largest=60)
+    arm = train(tmp_path, rows=rows, n=2, reward=reward, epochs=2.0, micro_batch=1)
+    found = groups(answers(arm))
+    assert [len(group) for group in found] == [2] * 4
+    equal = sum(len({row["reward"] for row in group}) == 1 for group in found)
+    assert 0 < equal < 4 and metrics(arm)[0]["reward/equal_groups"] == equal / 4
+    rollout = read_rollout(arm / "rollouts", 1)
+    assert [len(group) for group in rollout.of_step(1)] == [2] * 4
 
 
 def test_answers_that_are_cut_are_masked_or_penalised(tmp_path: Path) -> None:
