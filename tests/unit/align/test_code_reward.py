@@ -168,6 +168,16 @@ def test_tests_that_decide_nothing_are_named() -> None:
 
 
 @needs_namespaces
+def test_a_list_of_tests_runs_as_one_program() -> None:
+    tests = ["import math", "assert double(2) == 4", "assert double(math.inf) == math.inf"]
+    rows = [answer(text, tests=tests) for text in (RIGHT, WRONG)]
+    rows += [answer(RIGHT, tests=tests) for tests in ([], ["assert double(2) == 4", 3])]
+    found = rewards_of(load_reward(Code()), rows)
+    assert found[:2] == [1.0, 0.0]
+    assert all("no column tests with tests" in str(error) for error in found[2:])
+
+
+@needs_namespaces
 def test_a_fork_bomb_stays_small_and_leaves_no_process() -> None:
     mark = f"bomb-{os.getpid()}"
     bomb = (

@@ -419,7 +419,7 @@ def test_rewards_read_lists_and_long_texts_of_the_row(tmp_path: Path) -> None:
     rows = [{"prompt": prompt, **row, **other} for prompt in PROMPTS]
     arm = train(tmp_path, rows=rows, reward=Instructions(), epochs=0.5)
     assert metrics(arm)[0]["reward/unrated"] == 0.0
-    prompts = [*read_prompts(tmp_path / "prompts.jsonl", whole=True)]
+    prompts = [*read_prompts(tmp_path / "prompts.jsonl")]
     assert [isinstance(p, SamplePrompt) and p.columns for p in prompts] == [row] * len(rows)
 
 

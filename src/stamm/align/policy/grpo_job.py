@@ -59,7 +59,7 @@ def run(settings: GRPOJobConfig, workspace: Workspace) -> None:
     ids: list[list[int]] = []
     bad: list[BadRow] = []
     longest = config.sampling.max_new_tokens
-    for prompt in read_prompts(locate_file(settings.prompts, "prompts"), unknown, whole=True):
+    for prompt in read_prompts(locate_file(settings.prompts, "prompts"), unknown):
         if isinstance(prompt, BadRow):
             bad.append(prompt)
             continue

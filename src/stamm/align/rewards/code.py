@@ -158,6 +158,8 @@ class CodeReward:
     def __call__(self, answer: Answer) -> float:
         """1 or 0."""
         tests = answer.row.get(self._config.column)
+        if isinstance(tests, list) and all(isinstance(test, str) for test in tests):
+            tests = "\n".join(tests)  # as MBPP has them
         if not isinstance(tests, str) or not tests.strip():
             raise DataError(
                 f"the row has no column {self._config.column} with tests", fix="Set reward.column"

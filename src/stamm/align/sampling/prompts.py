@@ -36,7 +36,7 @@ NOT_KEPT = frozenset(
     }
 )
 """Columns of a prompt's row that its completions do not have, or have with another content."""
-LONGEST_NAME, LONGEST_TEXT = 100, 4000
+LONGEST_NAME = 100
 TOO_LONG, NOT_WRITABLE = "too_long", "not_writable"
 
 
@@ -61,13 +61,10 @@ class SamplePrompt:
         return read_conversation(self.messages, tools=self.tools, deliberation=self.deliberation)
 
 
-def read_prompts(
-    path: Path, unknown: UnknownKeys | None = None, *, whole: bool = False
-) -> Iterator[SamplePrompt | BadRow]:
+def read_prompts(path: Path, unknown: UnknownKeys | None = None) -> Iterator[SamplePrompt | BadRow]:
     """The prompts of a file; of a row with an answer, the conversation before the last turn.
 
     unknown   counts the keys of messages and tools that are not used; columns of rows are kept
-    whole     as in `kept_columns`
 
     Raises   as `read_rows`
     """
@@ -88,7 +85,7 @@ def read_prompts(
             messages=to_messages(conversation.system, conversation.turns),
             tools=[dict(tool) for tool in conversation.tools] or None,
             deliberation=conversation.deliberation,
-            columns=kept_columns(row, whole=whole),
+            columns=kept_columns(row),
         )
 
 
@@ -131,25 +128,17 @@ def completion_row(
     }
 
 
-def kept_columns(row: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
-    """The columns that rewards may read: finite numbers, true and false, and texts up to 4,000 characters.
-
-    whole   longer texts too, and lists and objects: for rewards of answers that are not stored
-    """
+def kept_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that rewards may read: all but those of `NOT_KEPT`, null, and what JSON cannot store."""
     return {
         name: value
         for name, value in row.items()
         if name not in NOT_KEPT
         and len(name) <= LONGEST_NAME
-        and _is_kept(name)
+        and _is_writable(name)
         and value is not None
-        and (_is_writable(value) if whole else _is_kept(value))
+        and _is_writable(value)
     }
-
-
-def _is_kept(value: object) -> bool:
-    short = not isinstance(value, str) or len(value) <= LONGEST_TEXT
-    return short and not isinstance(value, list | dict) and _is_writable(value)
 
 
 def _is_writable(value: object) -> bool:
