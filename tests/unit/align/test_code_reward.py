@@ -160,11 +160,16 @@ def test_tests_that_decide_nothing_are_named() -> None:
     texts += [
         "from answer import double\nassert double(2) == 4",
         "import numpy.linalg as n\nassert n",
+        "def run():\n    assert double(2) == 4\nif __name__ == '__main__':\n    run()",
+        "import unittest\nunittest.main()",
+        "if __name__ == '__main__':\n    import unittest\n    unittest.main()\nelse:\n    assert double(2) == 4",
     ]
     found = rewards_of(load_reward(Code()), [answer(WRONG, tests=tests) for tests in texts])
     assert "only define names" in str(found[0]) and "are not Python" in str(found[1])
     assert found[2:5] == [0.0, 0.0, 0.0]
     assert "import numpy, which the sandbox does not have" in str(found[5])
+    assert "only define names" in str(found[6]) and "by unittest.main()" in str(found[7])
+    assert found[8] == 0.0
 
 
 @needs_namespaces

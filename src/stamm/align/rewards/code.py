@@ -203,6 +203,11 @@ def _check_tests(tests: str, column: str) -> None:
                 f"the tests in column {column} import {module}, which the sandbox does not have",
                 fix="Use Python's standard library alone",
             )
+    if any(_is_call_of(statement, "unittest.main") for statement in statements):
+        raise DataError(
+            f"the tests in column {column} end the process by unittest.main(): no answer would pass",
+            fix="Run the test case by unittest.TextTestRunner, and assert that it was successful",
+        )
     if not any(_runs(statement) for statement in statements):
         raise DataError(
             f"the tests in column {column} only define names: every answer would pass",
@@ -219,8 +224,18 @@ def _imported(statement: ast.stmt) -> list[str]:
     return []
 
 
+def _is_call_of(statement: ast.stmt, name: str) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func) == name
+
+
 def _runs(statement: ast.stmt) -> bool:
-    """Whether a statement does more than define names; METADATA = {...} does not."""
+    """Whether a statement does more than define names; METADATA = {...} does not.
+
+    Edge     the program is a module, not a script: `if __name__ == "__main__":` does not run
+    """
+    if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test):
+        return any(map(_runs, statement.orelse))
     if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr):
         return any(isinstance(node, ast.Call | ast.Subscript) for node in ast.walk(statement))
     definitions = (
