@@ -258,7 +258,9 @@ def test_wrong_requests_are_refused(
 
 def test_a_recipe_is_refused_with_the_loss_of_another() -> None:
     for recipe in ("align.sft", "align.grpo", "align.reward"):
-        with pytest.raises(ConfigError, match=r"Recipe\.train\.loss = DPO\(.*\) is DPO: use align\.dpo"):
+        with pytest.raises(
+            ConfigError, match=r"Recipe\.train\.loss = DPO\(.*\) is DPO: use align\.dpo"
+        ):
             build(recipe, "train.loss=DPO")
     for loss, use in (("SFT", "sft"), ("GRPO", "grpo"), ("BradleyTerry", "reward")):
         with pytest.raises(ConfigError, match=rf"Recipe\.train\.loss = .* use align\.{use} "):

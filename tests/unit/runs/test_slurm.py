@@ -132,7 +132,11 @@ def test_ranks_inherit_nothing_of_the_job_that_submits_them(
     slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that only waits for its ranks has one core and its own memory; the cluster's settings stay."""
-    given = {"SLURM_CPU_BIND": "mask_cpu:0x1", "SLURM_MEM_PER_NODE": "16384", "SLURM_CONF": "/etc/slurm"}
+    given = {
+        "SLURM_CPU_BIND": "mask_cpu:0x1",
+        "SLURM_MEM_PER_NODE": "16384",
+        "SLURM_CONF": "/etc/slurm",
+    }
     given |= {"SRUN_CPUS_PER_TASK": "4", "SBATCH_ACCOUNT": "a1"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
