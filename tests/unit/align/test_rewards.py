@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stamm.align.rewards import rules
@@ -236,6 +238,20 @@ class Fewer(Together):
     def many(self, answers):
         return [1.0]
 """
+
+
+def test_a_reward_is_any_real_number_but_no_truth_value() -> None:
+    class Given:
+        name = "given"
+
+        def __call__(self, answer: Answer) -> Any:
+            return answer.row["value"]
+
+    values = (3, np.float32(0.5), np.int64(2), Fraction(1, 4))
+    assert rewards_of(Given(), [answer("a", value=v) for v in values]) == [3.0, 0.5, 2.0, 0.25]
+    for value in (True, np.bool_(1), np.float32("nan"), "1", None, np.ones(1)):
+        (error,) = rewards_of(Given(), [answer("a", value=value)])
+        assert "is not a finite number" in str(error), value
 
 
 def test_a_users_reward_of_many_answers(tmp_path: Path) -> None:
