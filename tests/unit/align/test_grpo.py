@@ -19,6 +19,7 @@ from stamm.align.policy.config import GRPOJobConfig, GRPORun
 from stamm.align.policy.rollouts import Rated, packed_batch, read_rollout
 from stamm.align.rewards.reward_config import CustomReward, Instructions, Length, Number
 from stamm.align.sampling.prompts import SamplePrompt, read_prompts
+from stamm.align.training.epoch_order import epoch_order
 from stamm.align.training.loss_config import GRPO, Loss
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError, RunError
@@ -277,6 +278,17 @@ def test_groups_of_equal_rewards_are_dropped_and_others_answered(tmp_path: Path)
     assert line["train/tokens"] == line["tokens"] == trained
 
 
+def test_a_refill_that_cannot_be_rated_does_not_end_the_run(tmp_path: Path) -> None:
+    """One prompt a step, and the other one has no column for the reward."""
+    loss = GRPO(drop_equal=True, refills=6)
+    first = int(epoch_order(0, 1, 2, config(tmp_path).seed)[0])
+    rows = [{"prompt": prompt} for prompt in PROMPTS[:2]]
+    rows[first] |= {"answer": "1000000"}
+    arm = train(tmp_path, loss, rows=rows, reward=Number(), epochs=0.5, batch=(BatchStage(size=1),))
+    rewards = {(row["prompt"], row["reward"]) for row in answers(arm)}
+    assert rewards == {(first, 0.0), (1 - first, None)}
+
+
 def test_a_prompt_that_is_answered_twice_in_a_step_has_two_groups(tmp_path: Path) -> None:
     """Four groups for the two prompts of the file."""
     rows = [{"prompt": prompt} for prompt in PROMPTS[:2]]
@@ -384,7 +396,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.Mo
         config(tmp_path, patience=3)
     with pytest.raises(DataError, match=r"has no prompt to answer: .* are left for the answer"):
         train(tmp_path, rows=[{"prompt": "2+2? " * 60}])
-    with pytest.raises(RunError, match="no answer could be rated: the row has no column answer"):
+    with pytest.raises(RunError, match=r"no column answer.*prompts\.jsonl, row "):
         train(tmp_path, reward=Number())
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")

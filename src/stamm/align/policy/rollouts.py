@@ -246,9 +246,11 @@ class RolloutSampler:
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
         rewards = rewards_of(self._reward, answers)
-        if all(isinstance(reward, DataError) for reward in rewards):
+        if draw == 0 and all(isinstance(reward, DataError) for reward in rewards):
             raise RunError(
-                f"no answer could be rated: {rewards[0]}", fix="Check reward and prompts"
+                f"no answer could be rated: {rewards[0]}",
+                where=f"{prompts[0].file}, row {prompts[0].row}",
+                fix="Check reward and prompts",
             )
         rated = [
             Rated(
