@@ -140,7 +140,8 @@ def grpo_figure(study: RunResults, config: ReportConfig) -> Figure | None:
         panels[1].set_title("Groups of equal rewards, share", pad=36)
         _paint_curves(panels, curves, (_MEAN, "", _EQUAL))
 
-    keys = (_MEAN, _EQUAL, _KL_PER_TOKEN, "reward/clip_share", "reward/length", "reward/cut")
+    names = ("clip_share", "length", "cut", "unrated")
+    keys = (_MEAN, _EQUAL, _KL_PER_TOKEN, *(f"reward/{name}" for name in names))
     return _training_figure(
         study,
         config,
@@ -152,8 +153,8 @@ def grpo_figure(study: RunResults, config: ReportConfig) -> Figure | None:
         caption=(
             "Answers of the model to the prompts of each rollout, smoothed. Groups of equal rewards have "
             "no advantages: all answers are right, or all are wrong. The table has the KL to the start "
-            "model in nats per token, the share of tokens that the clipping stopped, and the length of "
-            "the answers in tokens."
+            "model in nats per token, the share of tokens that the clipping stopped, the length of the answers "
+            "in tokens, and the shares of answers that were cut or could not be rated."
         ),
         alt="; ".join(
             f"{arm.name} begins at a mean reward of {_first(found.get(_MEAN))} and ends at "

@@ -32,7 +32,6 @@ from stamm.align.training.answer_objective import PREFERENCE_LOSS
 from stamm.align.training.log_probs import token_log_probs
 from stamm.align.training.loss_config import GRPO
 from stamm.base.console import Progress
-from stamm.base.errors import ConfigError
 from stamm.chat.formats import ChatFormat
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import StepLoss
@@ -58,8 +57,6 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
 
     start    folder of the start model
     folder   of the arm
-
-    Raises   ConfigError for several processes
     """
 
     primary_metric = PREFERENCE_LOSS
@@ -77,7 +74,6 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
         folder: Path,
         progress: Progress,
     ) -> None:
-        check_one_process(world.size)
         super().__init__(config, decoder, prompts, world)
         assert isinstance(config.loss, GRPO)
         self._run, self._loss, self._pad = config, config.loss, chat.pad_id
@@ -204,15 +200,6 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
         decoder = Decoder(self._run.model)
         decoder.load_state_dict(weights, strict=False)  # tied weights are stored once
         return decoder.to(self._world.device)
-
-
-def check_one_process(size: int) -> None:
-    """Raises   ConfigError for several processes."""
-    if size > 1:
-        raise ConfigError(
-            f"align.grpo trains in one process, and there are {size}",
-            fix="Start it without torchrun; rounds of align.qrpo train in several",
-        )
 
 
 def _line(step: int, rollout: dict[str, float], sums: dict[str, float]) -> str:
