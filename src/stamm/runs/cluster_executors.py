@@ -9,7 +9,6 @@ import contextlib
 import importlib
 import io
 import math
-import os
 import secrets
 import subprocess
 import time
@@ -24,6 +23,7 @@ from stamm.base.files import read_json, write_json
 from stamm.runs.executors import RayExecutor, SlurmExecutor
 from stamm.runs.local_pool import Result, run_rank
 from stamm.runs.sharded_job import ShardedJob, ShardTask, code_hash
+from stamm.runs.torchrun_env import outside_slurm_job
 from stamm.runs.worker import try_shard
 
 RANKS = ".slurm"
@@ -239,7 +239,7 @@ def _submit(
     files = [Path(executor.folder) / f"results-{secrets.token_hex(8)}.json" for _ in groups]
     # submitit prints the message of sbatch before it raises it.
     try:
-        with contextlib.redirect_stderr(io.StringIO()), _outside_jobs(), executor.batch():
+        with contextlib.redirect_stderr(io.StringIO()), outside_slurm_job(), executor.batch():
             jobs = [
                 executor.submit(
                     _leave_results,
@@ -265,25 +265,6 @@ def _submit(
             fix="Change these settings (execution.*) and run the same command",
         ) from None
     return [SubmittedRank(*one) for one in zip(jobs, groups, files, strict=True)]
-
-
-@contextlib.contextmanager
-def _outside_jobs() -> Iterator[None]:
-    """Hide the variables of the Slurm job that this process runs in, which its ranks would inherit.
-
-    SLURM_CPU_BIND, SLURM_MEM_PER_NODE and others contradict the resources of a rank: srun refuses them, or
-    binds the rank to the cores of this job.
-    """
-    inside = "SLURM_JOB_ID" in os.environ
-    hidden = {
-        name: os.environ.pop(name)
-        for name in list(os.environ)
-        if inside and name.startswith(("SLURM_", "SRUN_")) and name != "SLURM_CONF"
-    }
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)
 
 
 def _leave_results(file: str, work: Callable[..., list[Result]], *arguments: Any) -> None:
