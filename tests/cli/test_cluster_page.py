@@ -23,7 +23,7 @@ SCRIPTS = re.findall(
 )
 # Each node is a torchrun of its own on this machine; it is the same command on all of them.
 SRUN = """#!/bin/bash
-shift
+while [[ $1 == --* ]]; do shift; done
 for node in 1 2; do "$@" & done
 wait -n && wait -n
 """
@@ -37,6 +37,9 @@ def test_the_scripts_are_bash_and_name_recipes_that_exist() -> None:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert "set -euo pipefail" in script and "#SBATCH" in script
+        assert script.count("srun ") == script.count(
+            'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" '
+        )  # since Slurm 22.05 not inherited
         words = re.search(r"stamm run (.*?) --out", script.replace("\\\n", " "), re.S)
         assert words is not None
         name, *settings = shlex.split(words[1])
@@ -66,6 +69,7 @@ def test_two_nodes_of_two_processes_train(place: Place) -> None:
         assert before in script
         script = script.replace(before, after)
     slurm = {"SLURM_JOB_NODELIST": "two", "SLURM_NNODES": "2", "SLURM_JOB_ID": f"{os.getpid()}"}
+    slurm["SLURM_CPUS_PER_TASK"] = "1"
     path = {"PATH": f"{folder}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash"],

@@ -41,4 +41,7 @@ def test_the_mean_reward_rises_on_a_trained_model(
     assert (
         f"Mean reward of the answers: {first:.4f} in the first 2 steps, {last:.4f}" in done.stderr
     )
-    assert "GRPO: rewards during training" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "GRPO: rewards during training" in page
+    for name in ("mean", "equal groups", "kl per token", "clip share", "length", "cut", "unrated"):
+        assert f">{name}</th>" in page

@@ -64,7 +64,7 @@ def test_what_cannot_be_trained_is_an_error(smoke_run: Path, stamm: Stamm, tmp_p
     for words, problem in (
         (("data=x.jsonl",), "run is empty"),
         ((f"run={arm}",), "data is empty"),
-        ((f"run={arm}", "data=x.jsonl", "train.loss=DPO"), "align.reward needs BradleyTerry"),
+        ((f"run={arm}", "data=x.jsonl", "train.loss=DPO"), "is DPO: use align.dpo"),
     ):
         done = stamm("run", "align.reward", *words)
         assert done.returncode == 2, words

@@ -79,9 +79,9 @@ def test_environment_variables_are_few_and_change_no_number() -> None:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv"):
                 touched.add(str(file.relative_to(SOURCE)))
-    # Set: TOKENIZERS_PARALLELISM, thread counts of workers, GOMP_SPINCOUNT. Read: torchrun's ranks,
-    # XDG_CACHE_HOME; the API key of a judge, from a variable that the configuration names. No other
-    # file may use the environment.
+    # Set: TOKENIZERS_PARALLELISM, thread counts of workers, GOMP_SPINCOUNT. Hidden: a Slurm job's.
+    # Read: torchrun's ranks, XDG_CACHE_HOME; the API key of a judge, from a variable that the
+    # configuration names. No other file may use the environment.
     known = {
         "align/judge/api_key.py",
         "base/cache_folder.py",

@@ -20,6 +20,7 @@ import contextvars
 import dataclasses
 import difflib
 import functools
+import operator
 import re
 import types
 import typing
@@ -41,10 +42,11 @@ _LISTED = 40  # names in one message
 def validate(config: object, *checks: tuple[str, bool, str]) -> None:
     """Raise one ConfigError that lists every failed check of `config`.
 
-    checks   (field, holds, message): the message completes "field = value ..."
+    checks   (field, holds, message): the message completes "field = value ..."; "train.loss" is the
+             field of a field
     """
     problems = [
-        f"{type(config).__name__}.{name} = {getattr(config, name)!r} {message}"
+        f"{type(config).__name__}.{name} = {operator.attrgetter(name)(config)!r} {message}"
         for name, holds, message in checks
         if not holds
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from stamm.align.training.loss_config import (
     REBEL,
     SFT,
     BradleyTerry,
+    Loss,
     Preference,
     SimPO,
 )
@@ -98,10 +100,7 @@ class SFTRecipe:
 
     def __post_init__(self) -> None:
         _check_context(self.context)
-        kind = type(self.train.loss)
-        recipe = "reward" if kind is BradleyTerry else kind.__name__.lower()
-        wrong = f"is {kind.__name__}: use align.{recipe}"
-        validate(self, ("train", isinstance(self.train.loss, SFT), wrong))
+        validate(self, loss_check(self.train.loss, SFT))
 
     def steps(self, root: Path) -> tuple[Step, ...]:
         """All steps in the run folder `root`, in order.
@@ -174,13 +173,7 @@ class PreferenceRecipe:
         paired = not isinstance(self.train.loss, QRPO | KTO)
         validate(
             self,
-            ("train", not isinstance(self.train.loss, SFT), "is SFT: use align.sft"),
-            (
-                "train",
-                not isinstance(self.train.loss, BradleyTerry),
-                "is BradleyTerry: use align.reward",
-            ),
-            ("train", not isinstance(self.train.loss, GRPO), "is GRPO: use align.grpo"),
+            loss_check(self.train.loss, Preference),
             ("prompts", not (sampled and self.data), "is given, and data too: choose one"),
             ("prompts", not (sampled and self.mixture), "is given, and mixture too: choose one"),
             ("rounds", self.rounds >= 1, "must be at least 1"),
@@ -339,10 +332,9 @@ class GRPORecipe:
 
     def __post_init__(self) -> None:
         _check_context(self.context)
-        kind = type(self.train.loss).__name__
         validate(
             self,
-            ("train", kind == "GRPO", f"is {kind}: align.grpo needs GRPO"),
+            loss_check(self.train.loss, GRPO),
             ("test_n", self.test_n >= 2, "must be at least 2"),
         )
 
@@ -420,6 +412,13 @@ def kto() -> PreferenceRecipe:
 def grpo() -> GRPORecipe:
     """GRPO on answers of the model during training; set run=FOLDER prompts=FILE reward=NAME."""
     return GRPORecipe()
+
+
+def loss_check(loss: Loss, kinds: type | types.UnionType) -> tuple[str, bool, str]:
+    """For `validate`: whether a recipe trains with this loss, and which one does."""
+    kind = type(loss)
+    recipe = "reward" if kind is BradleyTerry else kind.__name__.lower()
+    return "train.loss", isinstance(loss, kinds), f"is {kind.__name__}: use align.{recipe}"
 
 
 def on_answers(loss: Preference | BradleyTerry | GRPO) -> FineTuneConfig:

@@ -12,7 +12,7 @@ from stamm.align.training.reference_config import ReferenceConfig
 from stamm.align.training.reward_accuracy_config import RewardAccuracyConfig
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
-from stamm.recipes.align import context_of, on_answers
+from stamm.recipes.align import context_of, loss_check, on_answers
 from stamm.recipes.align_steps import offline_steps
 from stamm.recipes.report_step import report_step
 from stamm.recipes.start_model import start_model
@@ -48,11 +48,10 @@ class RewardModelRecipe:
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
-        kind = type(self.train.loss)
         validate(
             self,
             ("context", self.context is None or self.context >= 2, "must be at least 2"),
-            ("train", kind is BradleyTerry, f"is {kind.__name__}: align.reward needs BradleyTerry"),
+            loss_check(self.train.loss, BradleyTerry),
         )
 
     def steps(self, root: Path) -> tuple[Step, ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stamm.reports.config import ReportConfig
-from stamm.reports.figure import DataTable, Figure, thinned
+from stamm.reports.figure import Figure, thinned
 from stamm.reports.formatting import fixed, smoothed, spaced
 from stamm.reports.run_data import ArmResults, RunResults
 from stamm.reports.svg_figure import Axes, draw_panels, legend, legend_name, whole_steps
@@ -24,7 +23,6 @@ _MEAN, _EQUAL, _KL_PER_TOKEN = "reward/mean", "reward/equal_groups", "reward/kl_
 _RATIO, _TARGET, _QUANTILE = "reward/log_ratio", "reward/target", "reward/quantile"
 _RANK, _CENTRED = "representation/effective_rank", "representation/effective_rank_centred"
 _DORMANT = "representation/dormant_share"
-_NO_ROWS = DataTable(columns=(), rows=())
 
 
 def log_ratio_figure(study: RunResults, config: ReportConfig) -> Figure | None:
@@ -49,23 +47,18 @@ def log_ratio_figure(study: RunResults, config: ReportConfig) -> Figure | None:
         config,
         curves,
         (_CHOSEN, _REJECTED, _ACCURACY),
-        Figure(
-            key="log-ratios",
-            title="Chosen and rejected answers during training",
-            caption=(
-                "How much likelier the model finds the answers of the training data than the start "
-                "model did, smoothed. Both may fall: an objective of differences, such as DPO, does "
-                f"not ask the chosen answer to become likelier.{per_token}"
-            ),
-            alt="; ".join(
-                f"{arm.name} ends at {_last(found.get(_CHOSEN))} nats for chosen and "
-                f"{_last(found.get(_REJECTED))} for rejected answers"
-                for arm, found in curves
-            ),
-            svg=draw_panels("log-ratios", 3.2, paint, 2),
-            data=_NO_ROWS,
-            source="",
-            command=study.made_by(),
+        paint,
+        key="log-ratios",
+        title="Chosen and rejected answers during training",
+        caption=(
+            "How much likelier the model finds the answers of the training data than the start "
+            "model did, smoothed. Both may fall: an objective of differences, such as DPO, does "
+            f"not ask the chosen answer to become likelier.{per_token}"
+        ),
+        alt="; ".join(
+            f"{arm.name} ends at {_last(found.get(_CHOSEN))} nats for chosen and "
+            f"{_last(found.get(_REJECTED))} for rejected answers"
+            for arm, found in curves
         ),
     )
 
@@ -87,23 +80,18 @@ def target_figure(study: RunResults, config: ReportConfig) -> Figure | None:
         config,
         curves,
         (_RATIO, _TARGET, _QUANTILE),
-        Figure(
-            key="targets",
-            title="QRPO: log-ratios and their targets during training",
-            caption=(
-                "Means over the answers of a step, smoothed. QRPO regresses the log-ratio of each "
-                "answer on a target that follows from its quantile. A small beta makes most targets "
-                "negative: then most answers of the training data are to become less likely."
-            ),
-            alt="; ".join(
-                f"{arm.name} ends at {_last(found.get(_RATIO))} nats, its target at "
-                f"{_last(found.get(_TARGET))}"
-                for arm, found in curves
-            ),
-            svg=draw_panels("targets", 3.2, paint, 2),
-            data=_NO_ROWS,
-            source="",
-            command=study.made_by(),
+        paint,
+        key="targets",
+        title="QRPO: log-ratios and their targets during training",
+        caption=(
+            "Means over the answers of a step, smoothed. QRPO regresses the log-ratio of each "
+            "answer on a target that follows from its quantile. A small beta makes most targets "
+            "negative: then most answers of the training data are to become less likely."
+        ),
+        alt="; ".join(
+            f"{arm.name} ends at {_last(found.get(_RATIO))} nats, its target at "
+            f"{_last(found.get(_TARGET))}"
+            for arm, found in curves
         ),
     )
 
@@ -126,22 +114,17 @@ def kto_figure(study: RunResults, config: ReportConfig) -> Figure | None:
         config,
         curves,
         (_RATIO, _KL, _ACCURACY),
-        Figure(
-            key="kto",
-            title="KTO: log-ratios and KL during training",
-            caption=(
-                "Means over the answers of a step, smoothed. KTO raises the log-ratio of desirable "
-                "answers above the KL to the reference policy, which it estimates from prompts with "
-                "answers to others, and lowers that of undesirable ones below it."
-            ),
-            alt="; ".join(
-                f"{arm.name} ends at {_last(found.get(_RATIO))} nats, KL at {_last(found.get(_KL))}"
-                for arm, found in curves
-            ),
-            svg=draw_panels("kto", 3.2, paint, 2),
-            data=_NO_ROWS,
-            source="",
-            command=study.made_by(),
+        paint,
+        key="kto",
+        title="KTO: log-ratios and KL during training",
+        caption=(
+            "Means over the answers of a step, smoothed. KTO raises the log-ratio of desirable "
+            "answers above the KL to the reference policy, which it estimates from prompts with "
+            "answers to others, and lowers that of undesirable ones below it."
+        ),
+        alt="; ".join(
+            f"{arm.name} ends at {_last(found.get(_RATIO))} nats, KL at {_last(found.get(_KL))}"
+            for arm, found in curves
         ),
     )
 
@@ -157,30 +140,26 @@ def grpo_figure(study: RunResults, config: ReportConfig) -> Figure | None:
         panels[1].set_title("Groups of equal rewards, share", pad=36)
         _paint_curves(panels, curves, (_MEAN, "", _EQUAL))
 
-    keys = (_MEAN, _EQUAL, _KL_PER_TOKEN, "reward/clip_share", "reward/length", "reward/cut")
+    names = ("clip_share", "length", "cut", "unrated")
+    keys = (_MEAN, _EQUAL, _KL_PER_TOKEN, *(f"reward/{name}" for name in names))
     return _training_figure(
         study,
         config,
         curves,
         keys,
-        Figure(
-            key="grpo",
-            title="GRPO: rewards during training",
-            caption=(
-                "Answers of the model to the prompts of each rollout, smoothed. Groups of equal rewards have "
-                "no advantages: all answers are right, or all are wrong. The table has the KL to the start "
-                "model in nats per token, the share of tokens that the clipping stopped, and the length of "
-                "the answers in tokens."
-            ),
-            alt="; ".join(
-                f"{arm.name} begins at a mean reward of {_first(found.get(_MEAN))} and ends at "
-                f"{_last(found.get(_MEAN))}"
-                for arm, found in curves
-            ),
-            svg=draw_panels("grpo", 3.2, paint, 2),
-            data=_NO_ROWS,
-            source="",
-            command=study.made_by(),
+        paint,
+        key="grpo",
+        title="GRPO: rewards during training",
+        caption=(
+            "Answers of the model to the prompts of each rollout, smoothed. Groups of equal rewards have "
+            "no advantages: all answers are right, or all are wrong. The table has the KL to the start "
+            "model in nats per token, the share of tokens that the clipping stopped, the length of the answers "
+            "in tokens, and the shares of answers that were cut or could not be rated."
+        ),
+        alt="; ".join(
+            f"{arm.name} begins at a mean reward of {_first(found.get(_MEAN))} and ends at "
+            f"{_last(found.get(_MEAN))}"
+            for arm, found in curves
         ),
     )
 
@@ -202,23 +181,18 @@ def reward_figure(study: RunResults, config: ReportConfig) -> Figure | None:
         config,
         curves,
         (_CHOSEN_REWARD, _REJECTED_REWARD, _ACCURACY),
-        Figure(
-            key="rewards",
-            title="Rewards during the training of the reward model",
-            caption=(
-                "Mean rewards of the training pairs of each step, before its update, smoothed. Only the "
-                "difference of the two curves is trained; the dotted line is chance. The accuracy on "
-                "held-out pairs is in the verdict."
-            ),
-            alt="; ".join(
-                f"{arm.name} ends at {_last(found.get(_CHOSEN_REWARD))} for chosen and "
-                f"{_last(found.get(_REJECTED_REWARD))} for rejected answers"
-                for arm, found in curves
-            ),
-            svg=draw_panels("rewards", 3.2, paint, 2),
-            data=_NO_ROWS,
-            source="",
-            command=study.made_by(),
+        paint,
+        key="rewards",
+        title="Rewards during the training of the reward model",
+        caption=(
+            "Mean rewards of the training pairs of each step, before its update, smoothed. Only the "
+            "difference of the two curves is trained; the dotted line is chance. The accuracy on "
+            "held-out pairs is in the verdict."
+        ),
+        alt="; ".join(
+            f"{arm.name} ends at {_last(found.get(_CHOSEN_REWARD))} for chosen and "
+            f"{_last(found.get(_REJECTED_REWARD))} for rejected answers"
+            for arm, found in curves
         ),
     )
 
@@ -248,20 +222,15 @@ def representation_figure(study: RunResults, config: ReportConfig) -> Figure | N
         config,
         curves,
         keys,
-        Figure(
-            key="representation",
-            title="Representations during training",
-            caption=(
-                "Last hidden states, before the final norm, of the same answers at every record: a falling rank means that "
-                "they differ in fewer directions. Ranks are at most the tokens in the table. Dormant "
-                "units have at most 2.5 % of the layer's mean output."
-            ),
-            alt="Effective rank: " + "; ".join(fell(*each) for each in curves),
-            svg=draw_panels("representation", 3.2, paint, 2),
-            data=_NO_ROWS,
-            source="",
-            command=study.made_by(),
+        paint,
+        key="representation",
+        title="Representations during training",
+        caption=(
+            "Last hidden states, before the final norm, of the same answers at every record: a falling rank means that "
+            "they differ in fewer directions. Ranks are at most the tokens in the table. Dormant "
+            "units have at most 2.5 % of the layer's mean output."
         ),
+        alt="Effective rank: " + "; ".join(fell(*each) for each in curves),
     )
 
 
@@ -299,19 +268,33 @@ def _training_figure(
     config: ReportConfig,
     curves: Sequence[tuple[ArmResults, dict[str, Series]]],
     keys: Sequence[str],
-    figure: Figure,
+    paint: Callable[[list[Axes]], None],
+    *,
+    key: str,
+    title: str,
+    caption: str,
+    alt: str,
 ) -> Figure:
-    """`figure` with the table of its curves."""
+    """Two panels and the table of their curves.
+
+    keys    metrics of the table, the first of which every arm of `curves` has
+    paint   draws into the panels
+    """
     rows = [
-        (one_line(arm.name, 60), f"{step:,}", *(_at(found.get(key), place) for key in keys))
+        (one_line(arm.name, 60), f"{step:,}", *(_at(found.get(name), place) for name in keys))
         for arm, found in curves
         for place, step in enumerate(found[keys[0]].steps)
     ]
-    columns = ("arm", "step", *(key.partition("/")[2].replace("_", " ") for key in keys))
-    return dataclasses.replace(
-        figure,
+    columns = ("arm", "step", *(name.partition("/")[2].replace("_", " ") for name in keys))
+    return Figure(
+        key=key,
+        title=title,
+        caption=caption,
+        alt=alt,
+        svg=draw_panels(key, 3.2, paint, 2),
         data=thinned(columns, rows, config.rows, "metrics.jsonl"),
         source=study.files([arm for arm, _ in curves], "metrics.jsonl"),
+        command=study.made_by(),
     )
 
 

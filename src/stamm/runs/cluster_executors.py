@@ -23,6 +23,7 @@ from stamm.base.files import read_json, write_json
 from stamm.runs.executors import RayExecutor, SlurmExecutor
 from stamm.runs.local_pool import Result, run_rank
 from stamm.runs.sharded_job import ShardedJob, ShardTask, code_hash
+from stamm.runs.torchrun_env import outside_slurm_job
 from stamm.runs.worker import try_shard
 
 RANKS = ".slurm"
@@ -238,7 +239,7 @@ def _submit(
     files = [Path(executor.folder) / f"results-{secrets.token_hex(8)}.json" for _ in groups]
     # submitit prints the message of sbatch before it raises it.
     try:
-        with contextlib.redirect_stderr(io.StringIO()), executor.batch():
+        with contextlib.redirect_stderr(io.StringIO()), outside_slurm_job(), executor.batch():
             jobs = [
                 executor.submit(
                     _leave_results,

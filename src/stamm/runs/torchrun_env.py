@@ -1,8 +1,10 @@
-"""Rank and world size from the environment variables of torchrun. Does not import torch."""
+"""Environment variables of torchrun, read, and of a Slurm job, hidden. Does not import torch."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 from stamm.base.errors import ConfigError
 
@@ -33,3 +35,22 @@ def has_torchrun() -> bool:
 def local_rank() -> int:
     """Rank of this process on its machine: the index of its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+@contextlib.contextmanager
+def outside_slurm_job() -> Iterator[None]:
+    """Hide the variables of the Slurm job that this process runs in, which its ranks would inherit.
+
+    SLURM_CPU_BIND, SLURM_MEM_PER_NODE and others contradict the resources of a rank: srun refuses them, or
+    binds the rank to the cores of this job.
+    """
+    inside = "SLURM_JOB_ID" in os.environ
+    hidden = {
+        name: os.environ.pop(name)
+        for name in list(os.environ)
+        if inside and name.startswith(("SLURM_", "SRUN_")) and name != "SLURM_CONF"
+    }
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)

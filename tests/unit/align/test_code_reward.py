@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,10 @@ def test_right_code_passes_and_wrong_code_fails() -> None:
 def test_the_last_block_is_the_code() -> None:
     assert code_of("```py\na = 1\n```\nor\n```\nb = 2\n```\n") == "b = 2\n"
     assert code_of("a ``` b") == "a ``` b"
+    listed = "1. So:\n   ```python\n   def f():\n       return '''\n   a'''\n   ```\n2. Or not."
+    assert code_of(listed) == "def f():\n    return '''\na'''\n"
+    nested = "```\ndef f():\n    '''\n    ```\n    f()\n    ```\n    '''\n```\n"
+    assert code_of(nested) == nested[4:-4]
 
 
 @needs_namespaces
@@ -88,6 +93,93 @@ def test_hostile_code_ends(
     assert run_code(hostile, TESTS, SMALL) in outcome.split("|")
     assert time.monotonic() - began < 60  # the limits are 6 s, of a machine that may be busy
     assert list(tmp_path.iterdir()) == []
+
+
+WRONG = "def double(x):\n    return 0\n"
+CHEATS = {
+    "reads the word from its input": "print('\\n' + sys.stdin.readline(), flush=True)\nos._exit(0)",
+    "reads the word from file 0": "os.write(1, b'\\n' + os.read(0, 33) + b'\\n')\nos._exit(0)",
+    "hides the tests": "sys.stdin = io.StringIO('')",
+    "does not run the tests": "builtins.exec = lambda *given: None",
+    "compiles other tests": "real = compile\nbuiltins.compile = lambda s, *g, **o: real('', *g, **o)",
+    "changes a built-in": "builtins.all = lambda given: True",
+    "changes imports": "builtins.__import__ = lambda *given: os._exit(0)",
+    "looks in the main module": (
+        "main = vars(sys.modules['__main__'])\n"
+        "main.update(dict.fromkeys([*main, 'tests', 'source'], ''))\n"
+        "print('\\n' + str(main.get('word', '')), flush=True)\nos._exit(0)"
+    ),
+    "ends at the end": "atexit.register(os._exit, 0)",
+    "ends at an error": "sys.excepthook = lambda *given: os._exit(0)",
+    "ends in a thread": "threading.Timer(0.05, os._exit, [0]).start()",
+    "ends at a signal": (
+        "signal.signal(signal.SIGALRM, lambda *given: os._exit(0))\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.01)\n"
+        "def double(x):\n    time.sleep(9)"
+    ),
+    "ends in its own function": "def double(x):\n    os._exit(0)",
+    "ends after a fork": "if os.fork():\n    os._exit(0)",
+    "ends the child of a fork": "if not os.fork():\n    os._exit(0)",
+    "ends by SystemExit": "def double(x):\n    raise SystemExit(0)",
+    "changes how the word is written": "os.write = lambda *given: 0\nos._exit = lambda code: None",
+    "replaces the output": "sys.stdout = sys.__stdout__ = type(sys.stdout)(open('out', 'wb'))",
+    "rewrites the harness": "open('harness.py', 'w').write('')",
+}  # fmt: skip
+
+
+@needs_namespaces
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_wrong_answer_does_not_pass_by_a_cheat(cheat: str) -> None:
+    imports = "import atexit, builtins, io, os, signal, sys, threading, time\n"
+    tests = "import math\n" + TESTS + "assert all(double(x) == 2 * x for x in (1, 2))\n"
+    config = replace(SMALL, processes=8)
+    assert run_code(imports + WRONG + CHEATS[cheat], tests, config) in ("failed", "timed out")
+
+
+@needs_namespaces
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "try:\n    input()\nexcept EOFError:\n    pass",
+        "import atexit\natexit.register(print, 'ended')",
+        "import sys, io\nsys.stdout = io.StringIO()",
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()",
+        "import pickle\nclass Pair:\n    pass\npickle.loads(pickle.dumps(Pair()))",
+        "import typing\nfrom dataclasses import dataclass\n@dataclass\nclass Pair:\n    x: 'int'",
+    ],
+)
+def test_a_right_answer_passes_whatever_else_it_does(extra: str) -> None:
+    assert run_code(f"{RIGHT}{extra}\n", TESTS, SMALL) == "passed"
+
+
+@needs_namespaces
+def test_tests_that_decide_nothing_are_named() -> None:
+    """HumanEval's column defines check(candidate), and leaves the call to the program that runs it."""
+    check = "METADATA = {'author': 'a'}\n\ndef check(candidate):\n    assert candidate(2) == 4\n"
+    texts = [check, "assert double(2) = 4", check + "check(double)\n", "double(2) == 4 or 1 / 0"]
+    texts += [
+        "from answer import double\nassert double(2) == 4",
+        "import numpy.linalg as n\nassert n",
+        "def run():\n    assert double(2) == 4\nif __name__ == '__main__':\n    run()",
+        "import unittest\nunittest.main()",
+        "if __name__ == '__main__':\n    import unittest\n    unittest.main()\nelse:\n    assert double(2) == 4",
+    ]
+    found = rewards_of(load_reward(Code()), [answer(WRONG, tests=tests) for tests in texts])
+    assert "only define names" in str(found[0]) and "are not Python" in str(found[1])
+    assert found[2:5] == [0.0, 0.0, 0.0]
+    assert "import numpy, which the sandbox does not have" in str(found[5])
+    assert "only define names" in str(found[6]) and "by unittest.main()" in str(found[7])
+    assert found[8] == 0.0
+
+
+@needs_namespaces
+def test_a_list_of_tests_runs_as_one_program() -> None:
+    tests = ["import math", "assert double(2) == 4", "assert double(math.inf) == math.inf"]
+    rows = [answer(text, tests=tests) for text in (RIGHT, WRONG)]
+    rows += [answer(RIGHT, tests=tests) for tests in ([], ["assert double(2) == 4", 3])]
+    found = rewards_of(load_reward(Code()), rows)
+    assert found[:2] == [1.0, 0.0]
+    assert all("no column tests with tests" in str(error) for error in found[2:])
 
 
 @needs_namespaces

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
-from collections import defaultdict
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from torch.nn.functional import log_softmax
 from stamm.align.policy import grpo_job
 from stamm.align.policy.config import GRPOJobConfig, GRPORun
 from stamm.align.policy.rollouts import Rated, packed_batch, read_rollout
-from stamm.align.rewards.reward_config import CustomReward, Length, Number
+from stamm.align.rewards.reward_config import CustomReward, Instructions, Length, Number
+from stamm.align.sampling.prompts import SamplePrompt, read_prompts
+from stamm.align.training.epoch_order import epoch_order
 from stamm.align.training.loss_config import GRPO, Loss
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError, RunError
@@ -24,6 +27,7 @@ from stamm.base.files import sha256_file
 from stamm.corpus.tables import read_table
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.engine.config import EngineConfig
+from stamm.models.decoder import Decoder
 from stamm.models.lora_config import Lora
 from stamm.models.sampling_config import SamplingConfig
 from stamm.models.serialization import load_decoder
@@ -102,10 +106,8 @@ def answers(arm: Path) -> list[dict[str, Any]]:
 
 
 def groups(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    found: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        found[row["draw"], row["prompt"]].append(row)
-    return list(found.values())
+    starts = [number for number, row in enumerate(rows) if row["sample"] == 0]
+    return [rows[a:b] for a, b in itertools.pairwise([*starts, len(rows)])]
 
 
 def test_the_reward_rises_and_the_lines_say_so(tmp_path: Path) -> None:
@@ -187,6 +189,72 @@ def test_the_first_loss_is_that_of_the_stored_answers(tmp_path: Path) -> None:
         assert metrics(arm)[0]["train/loss"] == pytest.approx(total / terms, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("average", "scale", "overlong", "beta", "micro_batch"),
+    [
+        ("answer", "std", "keep", 0.0, 3),
+        ("answer", "none", "mask", 0.3, 1),
+        ("token", "std", "penalty", 0.0, 1),
+        ("token", "std", "mask", 0.3, 3),
+        ("longest", "none", "keep", 0.3, None),
+        ("longest", "none", "penalty", 0.3, 1),
+    ],
+)
+def test_the_second_step_of_a_rollout_is_that_of_the_papers(
+    tmp_path: Path, average: Any, scale: Any, overlong: Any, beta: float, micro_batch: int | None
+) -> None:
+    """Loss, clipping and KL in float64 from all logits of start model and of the model after one step."""
+    low, high = 0.01, 0.03
+    loss = GRPO(
+        steps_per_rollout=2, clip_low=low, clip_high=high, beta=beta, average=average, scale=scale,
+        overlong=overlong, overlong_tokens=4 if overlong == "penalty" else 64,
+    )  # fmt: skip
+    changes: dict[str, Any] = {"schedule": ConstantRate(peak=1e-2), "micro_batch": micro_batch}
+    (tmp_path / "one").mkdir()
+    first = train(tmp_path / "one", loss, epochs=0.5, **changes)
+    arm = train(tmp_path, loss, epochs=1.0, **changes)
+    old, new = load_decoder(tmp_path / "start").double(), load_decoder(first / "model").double()
+
+    def log_probs(decoder: Decoder, row: dict[str, Any]) -> list[float]:
+        with torch.no_grad():
+            every = decoder(torch.tensor([row["ids"]])).log_softmax(dim=-1)[0]
+        return [
+            float(every[t - 1, row["ids"][t]]) for t in range(row["prompt_tokens"], len(row["ids"]))
+        ]
+
+    rows = [row for row in answers(arm) if row["step"] == 2]
+    total, clipped, kl, tokens = 0.0, 0, 0.0, sum(row["num_tokens"] for row in rows)
+    for group in groups(answers(arm)):
+        rewards = [
+            row["reward"] - (max(0, row["num_tokens"] - 6) / 4 if overlong == "penalty" else 0)
+            for row in group
+        ]
+        spread = statistics.stdev(rewards) if scale == "std" else 1.0
+        mean = statistics.fmean(rewards)
+        for row, reward in zip(group, rewards, strict=True):
+            if row["step"] != 2:
+                continue
+            advantage = (reward - mean) / spread if spread else 0.0
+            length = row["num_tokens"]
+            weight = {
+                "answer": 1 / length / len(rows),
+                "token": 1 / tokens,
+                "longest": 1 / LONGEST / len(rows),
+            }[average]
+            for now, before in zip(log_probs(new, row), log_probs(old, row), strict=True):
+                ratio = math.exp(now - before)
+                surrogate = min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
+                clipped += ratio > 1 + high if advantage > 0 else ratio < 1 - low and advantage < 0
+                k3 = 1 / ratio - 1 + math.log(ratio)  # the start model is the reference
+                kl += k3
+                total += weight * (-surrogate + beta * k3)
+    line = metrics(arm)[1]
+    assert clipped and line["train/loss"] == pytest.approx(total, abs=2e-5)
+    assert line["reward/clip_share"] == pytest.approx(clipped / tokens, abs=1.5 / tokens)
+    if beta:
+        assert line["reward/kl_per_token"] == pytest.approx(kl / tokens, abs=2e-5)
+
+
 def test_clipping_counts_where_a_rollout_trains_several_steps(tmp_path: Path) -> None:
     arm = train(tmp_path, GRPO(steps_per_rollout=4, clip_low=0.01, clip_high=0.01))
     shares = [line["reward/clip_share"] for line in metrics(arm)]
@@ -208,6 +276,30 @@ def test_groups_of_equal_rewards_are_dropped_and_others_answered(tmp_path: Path)
     assert line["reward/equal_groups"] == pytest.approx(len(dropped) / len(found))
     trained = sum(row["prompt_tokens"] + row["num_tokens"] - 1 for group in kept for row in group)
     assert line["train/tokens"] == line["tokens"] == trained
+
+
+def test_a_refill_that_cannot_be_rated_does_not_end_the_run(tmp_path: Path) -> None:
+    """One prompt a step, and the other one has no column for the reward."""
+    loss = GRPO(drop_equal=True, refills=6)
+    first = int(epoch_order(0, 1, 2, config(tmp_path).seed)[0])
+    rows = [{"prompt": prompt} for prompt in PROMPTS[:2]]
+    rows[first] |= {"answer": "1000000"}
+    arm = train(tmp_path, loss, rows=rows, reward=Number(), epochs=0.5, batch=(BatchStage(size=1),))
+    rewards = {(row["prompt"], row["reward"]) for row in answers(arm)}
+    assert rewards == {(first, 0.0), (1 - first, None)}
+
+
+def test_a_prompt_that_is_answered_twice_in_a_step_has_two_groups(tmp_path: Path) -> None:
+    """Four groups for the two prompts of the file."""
+    rows = [{"prompt": prompt} for prompt in PROMPTS[:2]]
+    reward = Length(smallest=16, largest=60)
+    arm = train(tmp_path, rows=rows, n=2, reward=reward, epochs=2.0, micro_batch=1)
+    found = groups(answers(arm))
+    assert [len(group) for group in found] == [2] * 4
+    equal = sum(len({row["reward"] for row in group}) == 1 for group in found)
+    assert 0 < equal < 4 and metrics(arm)[0]["reward/equal_groups"] == equal / 4
+    rollout = read_rollout(arm / "rollouts", 1)
+    assert [len(group) for group in rollout.of_step(1)] == [2] * 4
 
 
 def test_answers_that_are_cut_are_masked_or_penalised(tmp_path: Path) -> None:
@@ -304,12 +396,56 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.Mo
         config(tmp_path, patience=3)
     with pytest.raises(DataError, match=r"has no prompt to answer: .* are left for the answer"):
         train(tmp_path, rows=[{"prompt": "2+2? " * 60}])
-    with pytest.raises(RunError, match="no answer could be rated: the row has no column answer"):
+    with pytest.raises(RunError, match=r"no column answer.*prompts\.jsonl, row "):
         train(tmp_path, reward=Number())
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"align\.grpo trains in one process, and there are 2"):
         train(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("loss", "changes"),
+    [
+        (GRPO(overlong="mask"), {"sampling": SamplingConfig(max_new_tokens=1)}),
+        (GRPO(drop_equal=True, refills=0), {"reward": Length(smallest=0, largest=999)}),
+        (
+            GRPO(drop_equal=True, refills=0),
+            {"reward": Length(smallest=0, largest=999), "micro_batch": 2},
+        ),
+    ],
+    ids=["all cut", "all equal", "micro-batches"],
+)
+def test_a_step_without_answers_to_train_on_has_the_loss_0(
+    tmp_path: Path, loss: GRPO, changes: dict[str, Any]
+) -> None:
+    arm = train(tmp_path, loss, epochs=1.0, **changes)
+    assert [line["train/loss"] for line in metrics(arm)] == [0.0, 0.0]
+    assert [line["train/tokens"] for line in metrics(arm)] == [0, 0]
+
+
+def test_rewards_read_lists_and_long_texts_of_the_row(tmp_path: Path) -> None:
+    row: dict[str, Any] = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"n": None}]}
+    row["tests"] = "x" * 5000
+    other = {"high": float("inf"), "highs": [float("inf")]}
+    rows = [{"prompt": prompt, **row, **other} for prompt in PROMPTS]
+    arm = train(tmp_path, rows=rows, reward=Instructions(), epochs=0.5)
+    assert metrics(arm)[0]["reward/unrated"] == 0.0
+    prompts = [*read_prompts(tmp_path / "prompts.jsonl")]
+    assert [isinstance(p, SamplePrompt) and p.columns for p in prompts] == [row] * len(rows)
+
+
+def test_a_rollout_that_is_missing_is_an_error_when_a_run_resumes(tmp_path: Path) -> None:
+    """Resumed after 6 of 8 steps; the weights that answered before step 5 are gone."""
+    loss = GRPO(steps_per_rollout=4)
+    arm = train(tmp_path, loss)
+    shutil.rmtree(arm / "model")
+    (arm / "summary.json").unlink()
+    for path in sorted((arm / "checkpoints").iterdir())[1:]:
+        shutil.rmtree(path)
+    (arm / "rollouts" / "step-000005.parquet").unlink()
+    with pytest.raises(DataError, match="step-000005"):
+        train(tmp_path, loss)
 
 
 def test_prompts_without_room_are_named(tmp_path: Path) -> None:

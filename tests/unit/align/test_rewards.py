@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stamm.align.rewards import rules
@@ -63,6 +65,9 @@ def test_numbers_are_compared_exactly_or_within_a_tolerance() -> None:
         score(Number(), "1", answer="many")
     with pytest.raises(DataError, match="is not a number"):
         score(Number(), "1", answer="NaN")
+    for several in ([4, 5], ["4"], {"value": 4}, True):
+        with pytest.raises(DataError, match="is not a number"):
+            score(Number(), "4", answer=several)
 
 
 def test_thoughts_and_tool_outputs_do_not_count() -> None:
@@ -130,7 +135,7 @@ def test_the_language_of_an_answer() -> None:
     assert score(Language(), german, language="fra_Latn") == 0
     with pytest.raises(DataError, match="no column language"):
         score(Language(), german)
-    for label in ("de", "deu", "de-Latn"):
+    for label in ("de", "deu", "de-Latn", "de-DE", "de_AT", "de-Latn-DE", "DE", "de-150"):
         assert score(Language(language=label), german) == 1
     assert score(Language(language="deu_Cyrl"), german) == 0
     assert score(Language(language="deu_Latn"), "ja") == 0
@@ -139,8 +144,10 @@ def test_the_language_of_an_answer() -> None:
         "오늘은 날씨가 아주 좋아서 공원에 산책하러 갑니다.",
     )
     assert [score(Language(language=x), chinese) for x in ("zho_Hans", "zh", "kor")] == [1, 1, 0]
+    tags = ("zh-Hans-CN", "zh-TW", "zh-cyrl")
+    assert [score(Language(language=x), chinese) for x in tags] == [1, 1, 0]
     assert score(Language(language="kor_Hang"), korean) == 1
-    for label in ("german", "xx"):
+    for label in ("german", "xx", "de-german", "de_Latn_DE_x", "de-"):
         with pytest.raises(DataError, match="is not a code"):
             load_reward(Language(language=label))
 
@@ -231,6 +238,20 @@ class Fewer(Together):
     def many(self, answers):
         return [1.0]
 """
+
+
+def test_a_reward_is_any_real_number_but_no_truth_value() -> None:
+    class Given:
+        name = "given"
+
+        def __call__(self, answer: Answer) -> Any:
+            return answer.row["value"]
+
+    values = (3, np.float32(0.5), np.int64(2), Fraction(1, 4))
+    assert rewards_of(Given(), [answer("a", value=v) for v in values]) == [3.0, 0.5, 2.0, 0.25]
+    for value in (True, np.bool_(1), np.float32("nan"), "1", None, np.ones(1)):
+        (error,) = rewards_of(Given(), [answer("a", value=value)])
+        assert "is not a finite number" in str(error), value
 
 
 def test_a_users_reward_of_many_answers(tmp_path: Path) -> None:

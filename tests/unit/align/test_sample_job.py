@@ -12,7 +12,7 @@ import pytest
 from stamm.align.data.dataset_reader import BadRow
 from stamm.align.model_source import load_chat_model, source_of
 from stamm.align.sampling import sample_job
-from stamm.align.sampling.prompts import LONGEST_TEXT, read_prompts
+from stamm.align.sampling.prompts import read_prompts
 from stamm.align.sampling.sample_config import SampleConfig
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError
@@ -70,13 +70,14 @@ def test_completions_have_the_documented_columns_and_those_of_their_prompt(tmp_p
             "language": "en",
             "exact": True,
             "level": 0.5,
-            "long": "x" * (LONGEST_TEXT + 1),
-            "nested": {"a": 1},
+            "long": "x" * 5000,
+            "nested": {"a": [1, None]},
             "none": None,
             "reward": 3.0,
             "log_prob": 1.0,
             "token_ids": 7,
             "infinite": float("inf"),
+            "infinities": [float("inf")],
         }
     ]
     place = workspace(tmp_path)
@@ -85,11 +86,12 @@ def test_completions_have_the_documented_columns_and_those_of_their_prompt(tmp_p
     assert list(first) == [
         *("id", "prompt", "tools", "deliberation", "completion", "sample", "log_prob"),
         *("sampled_log_prob", "num_tokens", "stopped", "token_ids"),
-        *("answer", "language", "exact", "level"),
+        *("answer", "language", "exact", "level", "long", "nested"),
     ]
     assert len(first["token_ids"]) == first["num_tokens"]
     assert (first["sample"], second["sample"]) == (0, 1)
     assert first["answer"] == 4 and first["exact"] is True and first["level"] == 0.5
+    assert first["long"] == rows[0]["long"] and first["nested"] == rows[0]["nested"]
     assert first["log_prob"] < 0 and first["sampled_log_prob"] < 0
     assert first["sampled_log_prob"] != first["log_prob"]
 

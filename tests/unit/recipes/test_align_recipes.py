@@ -257,8 +257,14 @@ def test_wrong_requests_are_refused(
 
 
 def test_a_recipe_is_refused_with_the_loss_of_another() -> None:
-    with pytest.raises(ConfigError, match=r"is DPO: use align\.dpo"):
-        build("align.sft", "train.loss=DPO")
+    for recipe in ("align.sft", "align.grpo", "align.reward"):
+        with pytest.raises(
+            ConfigError, match=r"Recipe\.train\.loss = DPO\(.*\) is DPO: use align\.dpo"
+        ):
+            build(recipe, "train.loss=DPO")
+    for loss, use in (("SFT", "sft"), ("GRPO", "grpo"), ("BradleyTerry", "reward")):
+        with pytest.raises(ConfigError, match=rf"Recipe\.train\.loss = .* use align\.{use} "):
+            build("align.kto", f"train.loss={loss}")
     with pytest.raises(ConfigError, match=r"SFT: use align\.sft"):
         PreferenceRecipe(train=align.sft().train)
     assert isinstance(align.simpo().train.loss, SimPO)

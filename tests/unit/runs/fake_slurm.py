@@ -1,7 +1,7 @@
 """A Slurm of one machine: sbatch, srun, sacct and scancel, so far as submitit asks for them.
 
 The folder in FAKE_SLURM is its state: JOB_RANK.pid and .end of each rank, and what was submitted
-and cancelled. `refuse` there holds what sbatch says instead of taking the next array, `limit` its
+and cancelled, and `environment`: names of Slurm's variables. `refuse` there holds what sbatch says instead of taking the next array, `limit` its
 MaxArraySize; `no accounts` makes sacct refuse.
 """
 
@@ -43,6 +43,8 @@ def sbatch(state: Path, words: list[str]) -> int:
         return 1
     job = str(time.time_ns() // 1000)
     (state / f"{job}.sh").write_text(text)
+    names = [name for name in os.environ if name.startswith(("SLURM_", "SRUN_", "SBATCH_"))]
+    (state / "environment").write_text("\n".join(sorted(names)))
     for rank in range(count):
         name = f"{job}_{rank}" if found else job
         array = {"SLURM_ARRAY_JOB_ID": job, "SLURM_ARRAY_TASK_ID": str(rank)} if found else {}

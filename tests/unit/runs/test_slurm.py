@@ -64,7 +64,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def batch(root: Path, *texts: str, **settings: Any) -> ShardedJob:
     """A batch in a folder whose name has blanks and letters beyond ASCII."""
     inputs = root / "in"
-    inputs.mkdir(exist_ok=True)
+    inputs.mkdir(exist_ok=True, parents=True)
     shards = []
     for number, text in enumerate(texts):
         path = inputs / f"{number}.txt"
@@ -126,6 +126,26 @@ def test_arrays_are_no_longer_than_the_cluster_takes(slurm: Path, tmp_path: Path
     assert {name for name, _ in begun(tmp_path)} == {task.name for task in job.shards}
     assert str(os.getpid()) not in {process for _, process in begun(tmp_path)}
     assert not (job.folder / ".slurm").exists()
+
+
+def test_ranks_inherit_nothing_of_the_job_that_submits_them(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that only waits for its ranks has one core and its own memory; the cluster's settings stay."""
+    given = {
+        "SLURM_CPU_BIND": "mask_cpu:0x1",
+        "SLURM_MEM_PER_NODE": "16384",
+        "SLURM_CONF": "/etc/slurm",
+    }
+    given |= {"SRUN_CPUS_PER_TASK": "4", "SBATCH_ACCOUNT": "a1"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    for job, expected in (("", sorted(given)), ("7", ["SBATCH_ACCOUNT", "SLURM_CONF"])):
+        if job:
+            monkeypatch.setenv("SLURM_JOB_ID", job)
+        assert len(do(batch(tmp_path / f"job{job}", *TEXTS[:2]))) == 2
+        assert lines(slurm / "environment") == expected
+        assert {name: os.environ[name] for name in given} == given
 
 
 def test_results_of_ranks_are_read_from_json_and_nothing_is_unpickled(

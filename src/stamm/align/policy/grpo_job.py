@@ -19,11 +19,11 @@ from stamm.align.data.dataset_reader import BadRow
 from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary
 from stamm.align.policy.config import GRPOJobConfig, GRPORun
-from stamm.align.policy.grpo_objective import GRPOObjective, check_one_process
+from stamm.align.policy.grpo_objective import GRPOObjective
 from stamm.align.policy.rollouts import Prompts
 from stamm.align.rewards.sources import reward_sources
 from stamm.align.sampling.prompts import SamplePrompt, encoded_prompt, read_prompts
-from stamm.base.errors import DataError
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import json_line, sha256_file, sha256_value, write_text
 from stamm.base.known_keys import UnknownKeys
 from stamm.corpus.shuffle import Proof
@@ -47,7 +47,11 @@ def run(settings: GRPOJobConfig, workspace: Workspace) -> None:
 
     Raises   DataError without a prompt that leaves room for an answer; ConfigError in several processes
     """
-    check_one_process(rank_and_size()[1])
+    if (size := rank_and_size()[1]) > 1:
+        raise ConfigError(
+            f"align.grpo trains in one process, and there are {size}",
+            fix="Start it without torchrun; rounds of align.qrpo train in several",
+        )
     start, tokenizer = workspace.inputs["start"], workspace.inputs["tokenizer"]
     model = checked_config(start)
     loaded = load_folder_chat(tokenizer)

@@ -32,7 +32,6 @@ from stamm.align.training.answer_objective import PREFERENCE_LOSS
 from stamm.align.training.log_probs import token_log_probs
 from stamm.align.training.loss_config import GRPO
 from stamm.base.console import Progress
-from stamm.base.errors import ConfigError
 from stamm.chat.formats import ChatFormat
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import StepLoss
@@ -58,8 +57,6 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
 
     start    folder of the start model
     folder   of the arm
-
-    Raises   ConfigError for several processes
     """
 
     primary_metric = PREFERENCE_LOSS
@@ -77,7 +74,6 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
         folder: Path,
         progress: Progress,
     ) -> None:
-        check_one_process(world.size)
         super().__init__(config, decoder, prompts, world)
         assert isinstance(config.loss, GRPO)
         self._run, self._loss, self._pad = config, config.loss, chat.pad_id
@@ -159,7 +155,7 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
                 [*itertools.chain(*(groups[place] for place in piece))], self._run, self._pad
             )
             for micro in cut(range(len(groups)), max(self._config.parts(len(groups)), 1))
-            for piece in cut(micro, self._pieces(len(micro)))
+            for piece in cut(micro, self._pieces(max(len(micro), 1)))  # a step may have no group
         ]
 
     def _rollout_of(self, step: int) -> Rollout:
@@ -168,7 +164,7 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
         first = (step - 1) // length * length + 1
         if self._rollout is not None and self._rollout.first_step == first and step > first:
             return self._rollout
-        if step > first and (self._folder / f"step-{first:06d}.parquet").is_file():
+        if step > first:
             self._rollout = read_rollout(self._folder, first)
             return self._rollout
         steps = range(first, min(first + length, self.num_steps + 1))
@@ -204,15 +200,6 @@ class GRPOObjective(SequenceObjective[RolloutBatch]):
         decoder = Decoder(self._run.model)
         decoder.load_state_dict(weights, strict=False)  # tied weights are stored once
         return decoder.to(self._world.device)
-
-
-def check_one_process(size: int) -> None:
-    """Raises   ConfigError for several processes."""
-    if size > 1:
-        raise ConfigError(
-            f"align.grpo trains in one process, and there are {size}",
-            fix="Start it without torchrun; rounds of align.qrpo train in several",
-        )
 
 
 def _line(step: int, rollout: dict[str, float], sums: dict[str, float]) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,23 +159,26 @@ class Rollout:
 
     def of_step(self, step: int) -> list[list[Rated]]:
         """The groups that a step trains on, without answers that have no loss."""
-        groups: dict[tuple[int, int], list[Rated]] = defaultdict(list)
+        groups = [[a for a in group if a.step == step] for group in self._groups()]
+        return [group for group in groups if group]
+
+    def _groups(self) -> list[list[Rated]]:
+        """All groups; a prompt has several where a step has more prompts than the file."""
+        groups: list[list[Rated]] = []
         for answer in self.answers:
-            if answer.step == step:
-                groups[answer.draw, answer.prompt].append(answer)
-        return list(groups.values())
+            if answer.sample == 0:
+                groups.append([])
+            groups[-1].append(answer)
+        return groups
 
     def metrics(self) -> dict[str, float]:
         """Means over all sampled answers; the share of groups of equal rewards."""
-        rewards: dict[tuple[int, int], list[float]] = defaultdict(list)
-        for answer in self.answers:
-            if answer.reward is not None:
-                rewards[answer.draw, answer.prompt].append(answer.reward)
-        rated = [reward for group in rewards.values() for reward in group]
+        rewards = [rated for group in self._groups() if (rated := _rewards(group))]
+        rated = [reward for group in rewards for reward in group]
         count = len(self.answers)
         return {
             "reward/mean": math.fsum(rated) / len(rated),
-            "reward/equal_groups": sum(map(are_equal, rewards.values())) / len(rewards),
+            "reward/equal_groups": sum(map(are_equal, rewards)) / len(rewards),
             "reward/unrated": 1 - len(rated) / count,
             "reward/length": sum(answer.num_tokens for answer in self.answers) / count,
             "reward/cut": sum(not answer.stopped for answer in self.answers) / count,
@@ -244,9 +246,11 @@ class RolloutSampler:
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
         rewards = rewards_of(self._reward, answers)
-        if all(isinstance(reward, DataError) for reward in rewards):
+        if draw == 0 and all(isinstance(reward, DataError) for reward in rewards):
             raise RunError(
-                f"no answer could be rated: {rewards[0]}", fix="Check reward and prompts"
+                f"no answer could be rated: {rewards[0]}",
+                where=f"{prompts[0].file}, row {prompts[0].row}",
+                fix="Check reward and prompts",
             )
         rated = [
             Rated(

@@ -4,8 +4,8 @@ A process in new user, mount, process, network and IPC namespaces sees the inter
 libraries, read-only, and an empty working folder; no home, no /proc, no sockets. It has no capabilities,
 limits of time, memory, output, files and processes, and ends with everything that it started.
 
-The tests come through its input after the answer has run, with a word that must be the last output: an
-answer that ends the process does not pass.
+The tests come through its input, with a random word that must be the last output: an answer that ends
+the process does not pass. Both are read before the answer runs, which finds an empty input.
 
 Source   unshare(2), mount_setattr(2), user_namespaces(7), capabilities(7), prctl(2), getrlimit(2)
 Checked  tests/unit/align/test_code_reward.py
@@ -13,7 +13,9 @@ Checked  tests/unit/align/test_code_reward.py
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import itertools
 import os
 import re
 import secrets
@@ -22,6 +24,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,20 +37,30 @@ from stamm.base.errors import ConfigError, DataError
 
 Outcome = Literal["passed", "failed", "timed out", "too much output", "not started"]
 
-_FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^([ \t]*)```[^\n`]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/ld.so.cache")
 _NOT_STARTED = 113  # exit code of the launcher where the sandbox could not be made
 _FILES = 64  # open files of a process
 
+# Nothing that the answer can change by name is read after it has run; its input is empty.
 _HARNESS = """\
-import sys
-names = {"__name__": "answer"}
-with open("answer.py", encoding="utf-8") as file:
-    source = file.read()
-exec(compile(source, "answer.py", "exec"), names)
-word, tests = sys.stdin.readline(), sys.stdin.read()
-exec(compile(tests, "tests.py", "exec"), names)
-sys.stdout.write("\\n" + word)
+def main():
+    import builtins, os, sys, types
+    run, write, leave = exec, os.write, os._exit
+    word, tests = sys.stdin.readline(), sys.stdin.read()
+    last = ("\\n" + word).encode()
+    with open("answer.py", encoding="utf-8") as file:
+        answer = compile(file.read(), "answer.py", "exec", dont_inherit=True)
+    tests = compile(tests, "tests.py", "exec", dont_inherit=True)
+    module = types.ModuleType("answer")
+    sys.modules["answer"], names = module, module.__dict__
+    originals = dict(vars(builtins))
+    run(answer, names)
+    names["__builtins__"] = originals
+    run(tests, names)
+    write(1, last)
+    leave(0)
+main()
 """
 
 # argv: folder, isolated, seconds, memory, output, processes, files, python, then what is mounted.
@@ -145,10 +158,13 @@ class CodeReward:
     def __call__(self, answer: Answer) -> float:
         """1 or 0."""
         tests = answer.row.get(self._config.column)
+        if isinstance(tests, list) and all(isinstance(test, str) for test in tests):
+            tests = "\n".join(tests)  # as MBPP has them
         if not isinstance(tests, str) or not tests.strip():
             raise DataError(
                 f"the row has no column {self._config.column} with tests", fix="Set reward.column"
             )
+        _check_tests(tests, self._config.column)
         outcome = run_code(code_of(answer.text), tests, self._config, isolated=self._isolated)
         if outcome == "not started":  # as it was when the reward was loaded
             raise ConfigError("the sandbox of code could not be started again", fix="Try again")
@@ -170,7 +186,62 @@ class CodeReward:
 def code_of(text: str) -> str:
     """The last fenced block of an answer, or all of it without one."""
     blocks = _FENCE.findall(text)
-    return str(blocks[-1]) if blocks else text
+    return textwrap.dedent(blocks[-1][1]) if blocks else text
+
+
+def _check_tests(tests: str, column: str) -> None:
+    """Raises   DataError for tests that no answer can pass, or that every answer passes."""
+    try:
+        statements = ast.parse(tests).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError(
+            f"the tests in column {column} are not Python: {error}", fix="Correct the row"
+        ) from error
+    for module in itertools.chain(*map(_imported, statements)):
+        if module not in sys.stdlib_module_names | {"answer"}:
+            raise DataError(
+                f"the tests in column {column} import {module}, which the sandbox does not have",
+                fix="Use Python's standard library alone",
+            )
+    if any(_is_call_of(statement, "unittest.main") for statement in statements):
+        raise DataError(
+            f"the tests in column {column} end the process by unittest.main(): no answer would pass",
+            fix="Run the test case by unittest.TextTestRunner, and assert that it was successful",
+        )
+    if not any(_runs(statement) for statement in statements):
+        raise DataError(
+            f"the tests in column {column} only define names: every answer would pass",
+            fix="End them with the call that runs them, such as check(double)",
+        )
+
+
+def _imported(statement: ast.stmt) -> list[str]:
+    """Top-level modules that a statement imports, whatever the answer defines."""
+    if isinstance(statement, ast.Import):
+        return [alias.name.partition(".")[0] for alias in statement.names]
+    if isinstance(statement, ast.ImportFrom):
+        return [(statement.module or "").partition(".")[0]]
+    return []
+
+
+def _is_call_of(statement: ast.stmt, name: str) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func) == name
+
+
+def _runs(statement: ast.stmt) -> bool:
+    """Whether a statement does more than define names; METADATA = {...} does not.
+
+    Edge     the program is a module, not a script: `if __name__ == "__main__":` does not run
+    """
+    if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test):
+        return any(map(_runs, statement.orelse))
+    if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr):
+        return any(isinstance(node, ast.Call | ast.Subscript) for node in ast.walk(statement))
+    definitions = (
+        ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+    )
+    return not isinstance(statement, definitions | ast.Pass)
 
 
 def run_code(code: str, tests: str, config: Code, *, isolated: bool = True) -> Outcome:

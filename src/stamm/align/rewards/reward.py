@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 from stamm.base.errors import DataError, visible
@@ -75,7 +76,7 @@ def rewards_of(reward: Reward, answers: Sequence[Answer]) -> list[float | DataEr
 def _checked(reward: Reward, value: object) -> float | DataError:
     if isinstance(value, DataError):
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         shown = visible(repr(value), 80)
         return DataError(f"reward {reward.name} is {shown}, which is not a finite number")
     return float(value)

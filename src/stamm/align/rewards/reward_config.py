@@ -127,7 +127,8 @@ class Code:
     The code is the last fenced block, or the whole answer without one. What the sandbox does and does not
     protect from: docs/alignment.md.
 
-    column          column of the row with the tests: Python that raises where the code is wrong
+    column          column of the row with the tests: Python that raises where the code is wrong, a text or
+                    a list of texts
     seconds         processor time of each process; wall time: four times as much
     memory_mib      address space of each process
     output_kib      largest output, and largest file

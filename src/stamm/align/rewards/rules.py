@@ -5,6 +5,7 @@ Checked  tests/unit/align/test_rewards.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -40,6 +41,8 @@ _STANDARD_FORM = {
     "ori": "ory", "mon": "khk", "uzb": "uzn", "aze": "azj", "sqi": "als", "yid": "ydd",
     "pus": "pbt", "mlg": "plt",
 }  # fmt: skip
+# Language, script and region, as in "zh-Hans-CN" (BCP 47).
+_TAG = re.compile(r"([A-Za-z]{2,3})(?:[_-]([A-Za-z]{4}))?(?:[_-](?:[A-Za-z]{2}|[0-9]{3}))?")
 _SAME_SCRIPT = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore"}
 
 
@@ -143,10 +146,11 @@ def _language(label: str) -> tuple[str, str]:
     """The ISO 639-3 code and the script of a label such as "de", "deu", "deu_Latn" or "zho_Hans".
 
     Edge     a macrolanguage is its standard form (zho: cmn); both Chinese scripts are Hani, and the
-             script is "" where the label names none
+             script is "" where the label names none; the region of a tag such as "de-DE" is not compared
     Raises   DataError for a label of another form
     """
-    code, _, script = label.replace("-", "_").partition("_")
+    match = _TAG.fullmatch(label)
+    code, script = (match[1].lower(), (match[2] or "").title()) if match else ("", "")
     found = _STANDARD_FORM.get(code, code if code == UNDETERMINED else to_iso639_3(code))
     if not found:
         raise DataError(f"language {visible(label, 40)} is not a code", fix="Write deu_Latn")
@@ -157,7 +161,7 @@ def _number_of(row: Mapping[str, Any], column: str) -> Fraction:
     value = row.get(column)
     if value is None:
         raise DataError(f"the row has no column {column}", fix="Set reward.column")
-    number = answer_number(str(value))
+    number = answer_number(str(value)) if isinstance(value, str | int | float) else None
     if number is None:
         raise DataError(f"column {column} is not a number: {str(value)[:80]!r}")
     return number

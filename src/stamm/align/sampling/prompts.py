@@ -36,7 +36,7 @@ NOT_KEPT = frozenset(
     }
 )
 """Columns of a prompt's row that its completions do not have, or have with another content."""
-LONGEST_NAME, LONGEST_TEXT = 100, 4000
+LONGEST_NAME = 100
 TOO_LONG, NOT_WRITABLE = "too_long", "not_writable"
 
 
@@ -129,18 +129,29 @@ def completion_row(
 
 
 def kept_columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that rewards may read: finite numbers, true and false, and texts up to 4,000 characters."""
+    """The columns that rewards may read: all but those of `NOT_KEPT`, null, and what JSON cannot store."""
     return {
         name: value
         for name, value in row.items()
-        if name not in NOT_KEPT and len(name) <= LONGEST_NAME and _is_kept(name) and _is_kept(value)
+        if name not in NOT_KEPT
+        and len(name) <= LONGEST_NAME
+        and _is_writable(name)
+        and value is not None
+        and _is_writable(value)
     }
 
 
-def _is_kept(value: object) -> bool:
+def _is_writable(value: object) -> bool:
+    """Whether JSON can store a value."""
     if isinstance(value, str):
         # Half of a surrogate pair cannot be stored.
-        return len(value) <= LONGEST_TEXT and not any("\ud800" <= c <= "\udfff" for c in value)
+        return not any("\ud800" <= c <= "\udfff" for c in value)
     if isinstance(value, float):
         return math.isfinite(value)
-    return isinstance(value, bool | int)
+    if isinstance(value, list):
+        return all(map(_is_writable, value))
+    if isinstance(value, dict):
+        return all(
+            isinstance(n, str) and _is_writable(n) and _is_writable(v) for n, v in value.items()
+        )
+    return value is None or isinstance(value, bool | int)
