@@ -174,7 +174,7 @@ def _held_out(
 
 
 def _held_out_source(config: ExportConfig, workspace: Workspace) -> str:
-    """What the held-out text of an export is, for parity.json and the model card."""
+    """The name of the held-out text for parity.json and the model card, with the SHA-256 of a file."""
     if config.held_out_file:
         path = Path(config.held_out_file)
         return f"the file {path.name}, SHA-256 {sha256_file(path)}"
