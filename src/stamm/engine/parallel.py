@@ -168,9 +168,7 @@ def clip_grad_norm(model: nn.Module, world: DistributedContext, clip_norm: float
             gradient.copy_(summed.view_as(gradient))
     vectors = set(whole)
     sharded = [
-        local_shard(p.grad)
-        for p in model.parameters()
-        if p.grad is not None and p not in vectors
+        local_shard(p.grad) for p in model.parameters() if p.grad is not None and p not in vectors
     ]
     squares = world.all_reduce_sum(_square_sum(sharded, world.device)) + _square_sum(
         small, world.device

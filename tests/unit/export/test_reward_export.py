@@ -58,9 +58,7 @@ def reward_inputs(
 
 @pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
 @torch.no_grad()
-def test_transformers_gives_the_rewards(
-    kind: str, inputs: dict[str, Path], tmp_path: Path
-) -> None:
+def test_transformers_gives_the_rewards(kind: str, inputs: dict[str, Path], tmp_path: Path) -> None:
     given = reward_inputs(inputs, tmp_path, gated=True, bias=kind == "Qwen2")
     out = tmp_path / "export"
     out.mkdir()
