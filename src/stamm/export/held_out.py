@@ -105,10 +105,11 @@ def _texts(path: Path) -> Iterator[tuple[str, str]]:
     for record in read(str(path), path, ReadLimits()):
         if isinstance(record, UnreadableRecord) or record.is_html:
             why = record.detail if isinstance(record, UnreadableRecord) else "it is a page of HTML"
+            why = why.partition(": set corpus.fields.")[0]  # which an export does not have
             raise DataError(
                 f"{path} cannot be read: {why}",
                 where=f"export.held_out, record {record.place.position}",
-                fix="Name plain text, or rows with their text in one column",
+                fix="Name plain text, or rows whose text is a string in the column text",
             )
         yield record.language or _UNDETERMINED, record.content.decode("utf-8", "replace")
 

@@ -137,3 +137,11 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         held_out_file(path, Letters(), 100)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="is not a file"):
         held_out_file(tmp_path, Letters(), 100)  # type: ignore[arg-type]
+
+
+def test_rows_without_a_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "Hello"}]}\n')
+    told = r"no text; fields of the file: messages \(export\.held_out, record 1\)\. .* column text"
+    with pytest.raises(DataError, match=told):
+        held_out_file(path, Letters(), 100)  # type: ignore[arg-type]
