@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 import stamm
 from stamm.base.errors import RunError
-from stamm.base.files import read_json
+from stamm.base.files import read_json, sha256_file
 from stamm.cli.main import main
 from tests.unit.chat.imported_folders import TEMPLATES, imported_folder
 from tests.unit.models.hub_models import base_tokenizer, hub_model
@@ -56,18 +56,23 @@ def test_a_base_model_is_exported_with_a_gate_or_the_mark_that_it_has_none(
     assert rounded["bits"][0]["tokens"] > 500
     assert [row["language"] for row in whole["tokens"]] == ["eng_Latn"]
     assert whole["tokens"][0]["differing"] == 0
+    recorded = f"the file held.txt, SHA-256 {sha256_file(Path('held.txt'))}"
+    assert rounded["held_out"] == recorded
+    assert f"Held-out text: {recorded}." in (ARM / "export/transformers_bf16/README.md").read_text()
     capsys.readouterr()
     gguf = ["export", "runs/base", "target=gguf", "quantization=Q8_0"]
     assert main(gguf) == 2
     assert "Set held_out=FILE (text or JSONL), or held_out=not_measured" in error(capsys)
     assert main([*gguf, "held_out=missing.txt"]) == 1
-    assert "missing.txt" in error(capsys)
+    assert "missing.txt is not a file (export.held_out)" in error(capsys)
     assert main(["export", "runs/base", "held_out=not_measured"]) == 2
     assert "the gate of F32 is the difference of logits" in error(capsys)
     assert not (ARM / "export" / "gguf_q8_0").exists()
     assert main([*gguf, "held_out=not_measured"]) == 0
     record = read_json(ARM / "export" / "gguf_q8_0" / "parity.json")
     assert (record["measured"], record["passed"], record["bits"]) == (False, False, [])
+    assert record["held_out"] == ""
+    assert record["candidate"].endswith("Q8_0")
     assert "**Not measured:** bits per byte" in (ARM / "export/gguf_q8_0/README.md").read_text()
 
 

@@ -1,8 +1,9 @@
 """The chat format of any template: it is rendered for every conversation, and the loss mask is proved.
 
 The last answer is what the rendered conversation has beyond the rendered prompt before it, up to its first
-stop token. A template whose prompt is not the beginning of the whole is refused, and so are texts that it
-leaves out, and texts that spell a control token. Thoughts and tools are not supported.
+stop token. A template whose prompt is not the beginning of the whole is refused, and so are texts that spell
+a control token, and messages that it leaves out or changes: each is rendered with a mark, too, and its text
+follows its mark. Thoughts and tools are not supported.
 
 Checked  tests/unit/align/test_template_format.py
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, Protocol
 
 from stamm.base.errors import DataError
@@ -28,6 +30,7 @@ from stamm.chat.render import ChatTokenizer, EncodedChat
 from stamm.chat.template_sandbox import render_all
 from stamm.chat.template_traits import PROBES
 
+_FIRST_MARK = 0xF0000  # characters for private use
 _ANSWERED = Conversation(turns=(UserTurn("Hello"), AssistantTurn((Response("Hi!"),))))
 
 
@@ -66,48 +69,42 @@ class TemplateFormat:
     ) -> None:
         self._tokenizer, self._template, self._names = tokenizer, template, names
         ends = [token for token in end_tokens if token in tokenizer.control_tokens()]
-        self.stop_ids = frozenset(map(tokenizer.control_id, ends))
+        self._ends, self.stop_ids = ends, frozenset(map(tokenizer.control_id, ends))
         self.sha256 = sha256_value([self.name, 1, template, dict(names), ends, tokenizer_sha256])
         pads = [token for token in (pad_token, *ends) if token in tokenizer.control_tokens()]
         if not ends:
             raise DataError("the tokenizer names no eos_token", fix="Name it in its configuration")
         self.pad_id = tokenizer.control_id(pads[0])
-        self._before, self._after = self._around()
+        self._before = self._after = ""
+        self._before, answer, self._after = self._answer(_ANSWERED)[2].partition("Hi!")
+        if not answer:
+            raise DataError("the chat template changes the text of an answer")
         for probe in PROBES:
             if probe.system is None and isinstance(probe.turns[-1], AssistantTurn):
                 whole = tokenizer.encode_rendered(self._rendered(probe, prompt=False))
                 if self.encode(probe).ids != whole:
-                    raise DataError(
-                        "the tokenizer encodes an answer differently beside its prompt",
-                        fix="Tokenizers that add blanks to a text are not supported",
-                    )
+                    raise DataError("the tokenizer encodes an answer differently beside its prompt")
 
     def encode(self, conversation: Conversation, *, prompt: bool = False) -> EncodedChat:
         """As ChatFormat.encode; of the answers, the last alone is supervised.
 
         Raises   DataError for what the template cannot write, and for texts with a control token
         """
-        text = self._rendered(conversation, prompt=prompt)
         last = conversation.turns[-1]
+        encoded = self._tokenizer.encode_rendered
         if prompt or not isinstance(last, AssistantTurn):
-            ids = self._tokenizer.encode_rendered(text)
+            ids = encoded(self._rendered(conversation, prompt=prompt))
             return EncodedChat(ids, [False] * len(ids))
-        begun = self._rendered(replace(conversation, turns=conversation.turns[:-1]), prompt=True)
-        if not text.startswith(begun):
-            raise DataError(
-                "the chat template writes an answer otherwise than after its prompt",
-                fix="Its loss mask cannot be proved: use a template that continues its prompt",
-            )
-        head = self._tokenizer.encode_rendered(begun)
-        body = self._tokenizer.encode_rendered(text[len(begun) :])
-        end = next((place for place, id in enumerate(body) if id in self.stop_ids), None)
-        if end is None:
-            token = next(filter(None, map(self._tokenizer.control_token, body)), None)
-            raise DataError(
-                f"the chat template ends an answer with {token or 'no control token'!r}, which does not"
-                " end a text",
-                fix="Name its id in eos_token_id of generation_config.json",
-            )
+        begun, text, answer = self._answer(conversation)
+        if self._inner(answer).strip() != _text(last).strip():
+            raise _unsupported("this assistant message, or changes it")
+        head, whole = encoded(begun), encoded(text)
+        body = whole[len(head) :]
+        if whole[: len(head)] != head:  # a token has characters of both
+            body = encoded(text[len(begun) :])
+            if self._tokenizer.decode(head + body) != self._tokenizer.decode(whole):
+                raise DataError("the tokenizer joins the beginning of this answer with its prompt")
+        end = next(place for place, id in enumerate(body) if id in self.stop_ids)
         trained = [last.supervised and place <= end for place in range(len(body))]
         return EncodedChat(head + body, [False] * len(head) + trained)
 
@@ -118,44 +115,76 @@ class TemplateFormat:
     def parse(self, ids: Sequence[int]) -> tuple[Block, ...]:
         """As ChatFormat.parse."""
         text = self.decode(until_stop(ids, self.stop_ids))
-        text = text.removeprefix(self._before).removesuffix(self._after)
+        text = self._inner(text)
         return (Response(text),) if text else ()
 
     def decode(self, ids: Sequence[int]) -> str:
         """As ChatFormat.decode."""
         return decode_text(ids, self._tokenizer)
 
-    def _around(self) -> tuple[str, str]:
-        """The texts that the template writes before and after an answer, within its turn."""
-        encoded = self.encode(_ANSWERED)
-        body = [id for id, trained in zip(encoded.ids, encoded.supervised, strict=True) if trained]
-        before, found, after = self.decode(body).partition("Hi!")
-        if not found:
-            raise DataError("the chat template changes the text of an answer")
-        return before, after
+    def _answer(self, conversation: Conversation) -> tuple[str, str, str]:
+        """The rendered prompt, the whole, and of the whole the last answer: up to its stop token."""
+        text = self._rendered(conversation, prompt=False)
+        begun = self._rendered(replace(conversation, turns=conversation.turns[:-1]), prompt=True)
+        if not text.startswith(begun):
+            raise DataError(
+                "the chat template writes an answer otherwise than after its prompt",
+                fix="Its loss mask cannot be proved: use a template that continues its prompt",
+            )
+        body = text[len(begun) :]
+        ends = [body.find(token) for token in self._ends if token in body]
+        if not ends:
+            tokens = [token for token in self._tokenizer.control_tokens() if token in body]
+            token = min(tokens, key=body.find, default="no control token")
+            raise DataError(
+                f"the chat template ends an answer with {token!r}, which does not end a text",
+                fix="Name its id in eos_token_id of generation_config.json",
+            )
+        return begun, text, body[: min(ends)]
+
+    def _inner(self, answer: str) -> str:
+        """An answer without the texts that the template writes around it, within its turn."""
+        return answer.removeprefix(self._before).removesuffix(self._after)
 
     def _rendered(self, conversation: Conversation, *, prompt: bool) -> str:
         if conversation.tools:
             raise _unsupported("tools")
         messages = list(_messages(conversation))
-        case: dict[str, Any] = {
-            "messages": messages,
-            "add_generation_prompt": prompt,
-            "enable_thinking": conversation.deliberation,
-        }
-        (rendered,) = render_all(self._template, [case], self._names)
-        if rendered.error:
-            raise DataError(f"the chat template cannot be rendered: {rendered.error}")
-        end = 0
-        for message in messages:
-            text, anywhere = message["content"].strip(), message["role"] == "system"
-            at = rendered.text.find(text, 0 if anywhere else end)
-            if at < 0:
+        cases: list[dict[str, Any]] = [
+            {
+                "messages": written,
+                "add_generation_prompt": prompt,
+                "enable_thinking": conversation.deliberation,
+            }
+            for written in (messages, list(map(_marked, messages, count(_FIRST_MARK))))
+        ]
+        rendered, marked = render_all(self._template, cases, self._names)
+        if error := rendered.error or marked.error:
+            raise DataError(f"the chat template cannot be rendered: {error}")
+        rest, end = marked.text, -1
+        for number, message in enumerate(messages, _FIRST_MARK):
+            text, mark = message["content"].strip(), chr(number)
+            if not text:
+                continue
+            at = marked.text.find(mark + text)
+            in_order = at > end or message["role"] == "system"
+            if at < 0 or marked.text.count(mark) > 1 or not in_order:
                 raise _unsupported(f"this {message['role']} message, or changes it")
-            end = end if anywhere else at + len(text)
-            if text and any(token in text for token in self._tokenizer.control_tokens()):
+            end = max(end, at) if message["role"] != "system" else end
+            rest = rest.replace(mark, "")
+            if any(token in text for token in self._tokenizer.control_tokens()):
                 raise DataError(f"a {message['role']} message spells a control token of the model")
+        if rest != rendered.text:
+            raise DataError("the chat template writes a message by how its text begins")
         return rendered.text
+
+
+def _marked(message: Mapping[str, str], mark: int) -> dict[str, str]:
+    """A message whose text begins with a mark, by which it is found in what a template writes."""
+    content = message["content"]
+    blanks = len(content) - len(content.lstrip())
+    begins = content[:blanks] + (chr(mark) if content.strip() else "")
+    return {**message, "content": begins + content[blanks:]}
 
 
 def _messages(conversation: Conversation) -> Iterator[dict[str, str]]:
@@ -167,8 +196,11 @@ def _messages(conversation: Conversation) -> Iterator[dict[str, str]]:
             continue
         if not all(isinstance(block, Response) for block in turn.blocks):
             raise _unsupported("thoughts and tool calls")
-        text = "".join(block.text for block in turn.blocks if isinstance(block, Response))
-        yield {"role": "assistant", "content": text}
+        yield {"role": "assistant", "content": _text(turn)}
+
+
+def _text(turn: AssistantTurn) -> str:
+    return "".join(block.text for block in turn.blocks if isinstance(block, Response))
 
 
 def _unsupported(what: str) -> DataError:

@@ -20,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 LONGEST = 100_000
 """Characters of a rendered probe; a template that writes more is refused."""
+_ABSENT = {"tools": None, "documents": None}  # transformers passes them, defined, to every template
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def render_all(
         compiled = _compiled(template)
     except (jinja2.TemplateError, RecursionError) as error:
         return [Rendered("", f"it is not a template: {error}")] * len(cases)
-    return [_rendered(compiled, {**names, **case}) for case in cases]
+    return [_rendered(compiled, {**_ABSENT, **names, **case}) for case in cases]
 
 
 @functools.lru_cache(maxsize=4)

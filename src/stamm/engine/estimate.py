@@ -1,8 +1,8 @@
 """Estimate of a training step's memory and traffic, from its configuration alone. No torch here.
 
 Memory is that of one process on its device: of the first process, whose shards are the largest.
-Counted are tensors, sharded as in `engine.parallel`: matrices, their gradients and their moments over
-all processes, vectors whole.
+Counted are tensors, sharded as in `engine.parallel`: matrices, their biases, gradients and moments over
+all processes, other vectors whole.
 """
 
 from __future__ import annotations
@@ -358,9 +358,9 @@ class _Base:
 
 def _piece(name: str, shape: tuple[int, ...], how: Setting) -> int:
     """Number of elements of a parameter in the shard of the first process."""
-    if len(shape) < 2:
+    if len(shape) < 2 and not name.endswith("_proj.bias"):
         return math.prod(shape)
-    rows, columns = shape
+    rows, columns = (*shape, 1)[:2]
     ways = how.data * how.context
     if ".layers." not in name:
         ways *= how.tensor

@@ -1,7 +1,7 @@
 """Tensor parallelism, FSDP and gradient clipping of a decoder.
 
-Matrices are sharded over all processes (FSDP2), those of the layers first split by neurons and heads over
-the `tensor` dimension. Vectors (norms and activation parameters) are small: each process holds all of
+Matrices and their biases are sharded over all processes (FSDP2), those of the layers first split by neurons
+and heads over the `tensor` dimension. Other vectors (norms and activation parameters) are small: each process holds all of
 them, in float32. As each process sees only its own tokens, heads and neurons, a vector's gradient is
 all-reduced over all processes, so no activation parameter keeps the gradient of a part of its neurons.
 
@@ -132,8 +132,12 @@ def full_state_dict(model: nn.Module, world: DistributedContext) -> dict[str, Te
 
 
 def small_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Norms and activation parameters: vectors and scalars, whole in every process."""
-    return [p for p in model.parameters() if p.dim() < 2]
+    """Norms and activation parameters: vectors and scalars, whole in every process.
+
+    Biases of matrices are not among them: they are sharded, and cast, as their matrices are.
+    """
+    biases = {id(m.bias) for m in model.modules() if isinstance(m, nn.Linear)}
+    return [p for p in model.parameters() if p.dim() < 2 and id(p) not in biases]
 
 
 def local_shard(tensor: Tensor) -> Tensor:
@@ -155,14 +159,16 @@ def clip_grad_norm(model: nn.Module, world: DistributedContext, clip_norm: float
     Returns  the norm before clipping, float32
     Order    fixed: by parameter, then over the processes
     """
-    small = [p.grad for p in small_parameters(model) if p.grad is not None]
+    whole = small_parameters(model)
+    small = [p.grad for p in whole if p.grad is not None]
     if world.size > 1 and small:
         flat = world.all_reduce_sum(torch.cat([g.flatten() for g in small]))
         parts = torch.split(flat, [g.numel() for g in small])
         for gradient, summed in zip(small, parts, strict=True):
             gradient.copy_(summed.view_as(gradient))
+    vectors = set(whole)
     sharded = [
-        local_shard(p.grad) for p in model.parameters() if p.grad is not None and p.dim() >= 2
+        local_shard(p.grad) for p in model.parameters() if p.grad is not None and p not in vectors
     ]
     squares = world.all_reduce_sum(_square_sum(sharded, world.device)) + _square_sum(
         small, world.device

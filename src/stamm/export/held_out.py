@@ -25,6 +25,7 @@ from stamm.corpus.formats import READABLE
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.readers.open import read_input
+from stamm.corpus.readers.text import read_text
 from stamm.corpus.records import UnreadableRecord
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID
 from stamm.corpus.tables import RowGroups
@@ -41,7 +42,6 @@ LONGEST, SHORTEST = 1024, 64
 AnyTokenizer = Tokenizer | ImportedTokenizer
 _ROWS = "held_out.parquet"  # of prepared alignment data
 _UNDETERMINED = "und"
-_CHARACTERS = 32  # of a text file that are read, for each token that is compared
 _ANSWERS = ("chat", "chosen", "rated")
 
 
@@ -83,10 +83,12 @@ def held_out_file(path: Path, tokenizer: AnyTokenizer, most_tokens: int) -> Held
     Raises   DataError for a file that cannot be read, or has no text
     """
     begin = tokenizer.prefix_ids() if isinstance(tokenizer, ImportedTokenizer) else [BEGIN_ID]
+    if not path.is_file():
+        raise DataError(f"{path} is not a file", where="export.held_out", fix="Name a file of text")
     check_file(path)
     documents: list[tuple[str, list[int]]] = []
     enough = max(most_tokens, LONGEST)
-    for language, text in _texts(path, enough * _CHARACTERS):
+    for language, text in _texts(path):
         ids = tokenizer.encode(text)
         pieces = [ids[start : start + LONGEST] for start in range(0, len(ids), LONGEST)]
         documents += [(language, [*begin, *piece]) for piece in pieces if len(piece) > 1]
@@ -97,24 +99,17 @@ def held_out_file(path: Path, tokenizer: AnyTokenizer, most_tokens: int) -> Held
     return HeldOutTokens(documents)
 
 
-def _texts(path: Path, characters: int) -> Iterator[tuple[str, str]]:
+def _texts(path: Path) -> Iterator[tuple[str, str]]:
     """Language and text of each document of a file."""
-    if not path.name.endswith(READABLE):
-        try:
-            with path.open(encoding="utf-8") as file:
-                yield _UNDETERMINED, file.read(characters)
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path} cannot be read as text: {error}", where="export.held_out"
-            ) from None
-        return
-    for record in read_input(str(path), path, ReadLimits()):
+    read = read_input if path.name.endswith(READABLE) else read_text
+    for record in read(str(path), path, ReadLimits()):
         if isinstance(record, UnreadableRecord) or record.is_html:
             why = record.detail if isinstance(record, UnreadableRecord) else "it is a page of HTML"
+            why = why.partition(": set corpus.fields.")[0]  # which an export does not have
             raise DataError(
                 f"{path} cannot be read: {why}",
                 where=f"export.held_out, record {record.place.position}",
-                fix="Name plain text, or rows with their text in one column",
+                fix="Name plain text, or rows whose text is a string in the column text",
             )
         yield record.language or _UNDETERMINED, record.content.decode("utf-8", "replace")
 

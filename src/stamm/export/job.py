@@ -173,6 +173,16 @@ def _held_out(
     return held_out_rows(folders, config.held_out_tokens)
 
 
+def _held_out_source(config: ExportConfig, workspace: Workspace) -> str:
+    """The name of the held-out text for parity.json and the model card, with the SHA-256 of a file."""
+    if config.held_out_file:
+        path = Path(config.held_out_file)
+        return f"the file {path.name}, SHA-256 {sha256_file(path)}"
+    if "pack" in workspace.inputs:
+        return "the packed corpus"
+    return "held-out rows of the alignment data"
+
+
 def _check_target(target: ExportTarget, config: DecoderConfig) -> None:
     problems = _guarded(target, lambda: list(target.check(config)))
     if problems:
@@ -225,6 +235,7 @@ def _export(
     if not loaded.token_limit:
         _guarded(target, lambda: check_tokenizer(loaded, tokenizer, texts))
     bits = _guarded(target, lambda: bits_agreement(documents, decoder, loaded.logits))
+    described = _held_out_source(config, workspace) if documents else ""
     measured = not loaded.rounded or config.held_out != NOT_MEASURED
     if loaded.rounded and measured:
         parity.require_bits(bits, config.bits_tolerance)
@@ -239,6 +250,7 @@ def _export(
         loaded.description,
         sha256,
         bits_tolerance=config.bits_tolerance if loaded.rounded and measured else None,
+        held_out=described,
         measured=measured,
         tokens=tokens,
         bits=bits,
@@ -253,7 +265,7 @@ def _export(
     alignment = alignment_summaries(workspace.inputs["model"])
     card = model_card(
         decoder, origin, config.licence, found, loaded.card, sha256, alignment, tokens, bits, same,
-        measured=measured,
+        held_out=described, measured=measured,
     )  # fmt: skip
     write_text(folder / "README.md", card)
     wrong = sum(one.differing for one in tokens)

@@ -78,6 +78,7 @@ def model_card(
     bits: Sequence[BitsAgreement] = (),
     greedy: GreedyAgreement | None = None,
     *,
+    held_out: str = "",
     measured: bool = True,
 ) -> str:
     """README.md: front matter for the Hub, architecture, activation, data, licence and parity.
@@ -89,6 +90,7 @@ def model_card(
     sha256      of the weights of the original model
     alignment   prepared data of each stage of alignment, in order
     tokens, bits, greedy   agreement on held-out text
+    held_out    what that text is
     measured    False: rounded weights whose bits per byte were not measured
 
     Unknown facts are listed as unknown; no use, ability or limit is claimed.
@@ -127,6 +129,7 @@ def model_card(
                 for one in found
             ),
         ),
+        *([f"Held-out text: {escape_markdown(held_out, 300)}."] if held_out else []),
         *_held_out(tokens, bits, greedy),
         *([] if measured else [_UNMEASURED]),
     ]

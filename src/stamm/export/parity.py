@@ -73,6 +73,7 @@ def report(
     sha256: str,
     *,
     bits_tolerance: float | None = None,
+    held_out: str = "",
     measured: bool = True,
     tokens: Sequence[TokenAgreement] = (),
     bits: Sequence[BitsAgreement] = (),
@@ -83,6 +84,7 @@ def report(
     candidate        engine and class of the exported model ("transformers 5.1.0 ApertusForCausalLM")
     sha256           of the weights of the original model
     bits_tolerance   gate of rounded weights, checked by `require_bits`; None: `tolerance` is the gate
+    held_out         what the held-out text is
     measured         False: rounded weights whose gate was not applied
     tokens, bits, greedy   as in `stamm.export.held_out`
 
@@ -94,13 +96,14 @@ def report(
     return {
         KEY: sha256,
         "reference": "stamm, float32",
-        "candidate": candidate if bits_tolerance else f"{candidate}, float32",
+        "candidate": candidate if bits_tolerance or not measured else f"{candidate}, float32",
         "measure": "largest |difference| of any logit, and its share of the largest |logit|",
         "tolerance": tolerance,
         "passed": measured
         and (bits_tolerance is not None or all(one.within(tolerance) for one in found)),
         "comparisons": [asdict(one) for one in found],
         "bits_tolerance": bits_tolerance,
+        "held_out": held_out,
         "measured": measured,
         "tokens": [asdict(one) for one in tokens],
         "bits": [asdict(one) for one in bits],

@@ -30,6 +30,7 @@ TARGET = "transformers"
 _CLASSES = {
     "arcee": "ArceeForSequenceClassification",
     "llama": "LlamaForSequenceClassification",
+    "qwen2": "Qwen2ForSequenceClassification",
     "qwen3": "Qwen3ForSequenceClassification",
 }
 _USAGE = """```python
@@ -66,7 +67,7 @@ def reward_class(decoder: Decoder, target: str) -> str:
             f"the model is a reward model, and transformers has no sequence classifier of the class "
             f"{kind.own_code or kind.architecture}",
             fix="Score answers with `stamm score reward=ModelReward`, or train a reward model from a "
-            "Llama, Qwen3 or Arcee architecture",
+            "Llama, Qwen2, Qwen3 or Arcee architecture",
         )
     return _CLASSES[kind.model_type]
 

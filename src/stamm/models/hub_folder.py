@@ -53,6 +53,13 @@ _DTYPES = ("F64", "F32", "BF16", "F16")
 _EMBEDDING, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 _FREQUENCIES = ".rotary_emb.inv_freq"  # transformers before version 4.32 stored the constants
 _XIELU_CONSTANTS = (".act_fn.beta", ".act_fn.eps")
+# Code in published folders that transformers' class was taken from: the class is read, the code is not.
+_PUBLISHED_CODE = {
+    "phi3": {
+        "AutoConfig": "configuration_phi3.Phi3Config",
+        "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
+    }
+}
 _BESIDE = ("rope_theta", "partial_rotary_factor")
 _THETA = 10_000.0  # of every class of transformers that is read, but Apertus
 _NAMED = 3  # tensors in one message
@@ -207,7 +214,9 @@ def _check_class(plain: Mapping[str, Any], model_type: str, where: str) -> None:
     for name in classes if isinstance(classes, list) else [classes]:
         if str(name).lower() not in (known.lower() for known in known_classes):
             raise _not_ours("architectures", name, where, f"Known: {', '.join(known_classes)}")
-    if plain.get("auto_map") and ACTIVATION_KEY not in plain:
+    code = plain.get("auto_map") or {}
+    published = isinstance(code, Mapping) and _PUBLISHED_CODE.get(model_type, {}) == code
+    if code and not published and ACTIVATION_KEY not in plain:
         raise _not_ours(
             "auto_map", plain["auto_map"], where, "Code of a model folder is not executed"
         )

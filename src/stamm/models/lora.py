@@ -27,20 +27,20 @@ _WEIGHT, _A, _B = ".weight", ".lora_A", ".lora_B"
 
 
 class _FrozenProduct(torch.autograd.Function):
-    """x W' of a frozen W in 16 bits, computed in the dtype of x; W is kept for backward, not its copy."""
+    """x W' (+ bias) of a frozen W in 16 bits, computed in the dtype of x; W is kept for backward, not its copy."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(weight)
         # Without a gradient torch multiplies more than two dimensions in another order.
-        return F.linear(x.flatten(0, -2), weight.to(x.dtype)).view(*x.shape[:-1], -1)
+        return F.linear(x.flatten(0, -2), weight.to(x.dtype), bias).view(*x.shape[:-1], -1)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (weight,) = ctx.saved_tensors
         (grad,) = grads
         product = grad.flatten(0, -2) @ weight.to(grad.dtype)
-        return product.view(*grad.shape[:-1], -1), None
+        return product.view(*grad.shape[:-1], -1), None, None
 
 
 class LoraLinear(nn.Linear):
@@ -62,8 +62,8 @@ class LoraLinear(nn.Linear):
         low = self.scale * F.linear(F.linear(x, self.lora_A), self.lora_B)
         if self.weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type):
             return F.linear(x, self.weight, self.bias) + low
-        product: Tensor = _FrozenProduct.apply(x, self.weight)  # type: ignore[no-untyped-call]
-        return (product if self.bias is None else product + self.bias) + low
+        product: Tensor = _FrozenProduct.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return product + low
 
 
 def add_adapters(decoder: Decoder, lora: Lora) -> None:

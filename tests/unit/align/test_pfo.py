@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +15,12 @@ from stamm.align.training.loss_config import DPO, PFO, QRPO, REBEL, SFT, Bradley
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_file
 from stamm.engine.config import EngineConfig, Parallel
-from stamm.models.decoder import Decoder
+from stamm.models.config import GatedFFN
+from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.lora_config import Lora
-from stamm.models.serialization import load_decoder
+from stamm.models.serialization import load_decoder, save_decoder
 from stamm.optim.schedules import BatchStage
-from tests.unit.align.finetuned import config, fine_tune, metrics, pairs, trained
+from tests.unit.align.finetuned import MODEL, config, fine_tune, metrics, pairs, trained
 
 WHOLE = (BatchStage(size=8),)
 BITS = ("metrics.jsonl", "model/model.safetensors")
@@ -107,7 +109,10 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_distance_is_zero_in_bfloat16_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_first_distance_is_zero_in_bfloat16_too(tmp_path: Path, bias: bool) -> None:
+    model = replace(MODEL, ffn=GatedFFN(width=32), qk_norm=False, qkv_bias=True) if bias else MODEL
+    save_decoder(build_decoder(model, 5), tmp_path / "start")
     engine = EngineConfig(threads=1, compile="off", precision="bfloat16")
     arm = fine_tune(tmp_path, pairs(), DPO(), pfo=PFO(), engine=engine, **FEW)
     first, second = metrics(arm)

@@ -92,6 +92,8 @@ def train(asked: dict[str, Any]) -> list[dict[str, Any]]:
         num_layers=2,
         num_kv_heads=2,
         ffn=ffn,
+        qk_norm=not asked.get("bias", False),
+        qkv_bias=asked.get("bias", False),
         tied_embeddings=asked.get("tied", False),
         max_context=CONTEXT,
     )

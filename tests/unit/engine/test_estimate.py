@@ -131,6 +131,7 @@ def test_the_first_process_holds_what_the_engine_leaves_it(
 ) -> None:
     """To the byte, by the engine's own division over processes that are only imagined."""
     model = replace(MODEL, num_layers=2, tied_embeddings=tied, ffn=GatedFFN(width=250))
+    model = replace(model, qk_norm=not tied, qkv_bias=tied)
     size = math.prod(grid)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     try:

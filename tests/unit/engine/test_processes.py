@@ -44,7 +44,7 @@ def _close(
 
 PLAIN: list[dict[str, Any]] = [
     {},
-    {"gated": True, "tied": True, "optimizer": "AdamW"},
+    {"gated": True, "bias": True, "tied": True, "optimizer": "AdamW"},
     {"precision": "bfloat16"},
 ]
 
@@ -76,6 +76,14 @@ def test_two_processes_follow_one(parent: Parent, alone: list[Trained], tmp_path
         _close(trained, alone[1], 2e-5)
     for trained in (short, short_tensor):
         _close(trained, alone[2], 2e-3, norms=5e-2)
+
+
+def test_biases_are_cast_and_divided_as_their_matrices(parent: Parent, tmp_path: Path) -> None:
+    """In float32: gated models of `PLAIN` have biases."""
+    asked = {"gated": True, "bias": True, "precision": "bfloat16", "steps": 3}
+    alone = _train(parent, tmp_path, 1, asked)[0]
+    for trained in _train(parent, tmp_path, 2, asked, {**asked, "tensor": 2}):
+        _close(trained, alone, 2e-3, norms=5e-2)
 
 
 def test_four_processes_in_two_directions_follow_one(
@@ -145,6 +153,8 @@ def test_a_run_starts_from_a_stored_decoder_in_any_division(parent: Parent, tmp_
             num_layers=2,
             num_kv_heads=2,
             ffn=GatedFFN(width=32),
+            qk_norm=False,
+            qkv_bias=True,
             tied_embeddings=True,
             max_context=32,
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from stamm.base.errors import DataError
 from stamm.export.held_out import (
     LONGEST,
     SHORTEST,
     HeldOutText,
     bits_agreement,
+    held_out_file,
     held_out_texts,
     token_agreement,
 )
@@ -108,3 +111,37 @@ def test_every_token_of_a_text_is_in_its_bits_per_byte(count: int) -> None:
         assert (found.tokens, found.bytes) == (count - 1, 100)
         assert math.isclose(found.original, (count - 1) * 1 / 100, rel_tol=1e-6)
         assert math.isclose(found.exported, (count - 1) * 2 / 100, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "begin"), [("utf-8", b"\xef\xbb\xbf"), ("cp1252", b""), ("utf-16", b"")]
+)
+def test_a_text_file_is_read_as_the_corpus_reads_it(
+    tmp_path: Path, encoding: str, begin: bytes
+) -> None:
+    text = "Die Mühle läuft über Nacht; der Müller schläft.\n" * 2000
+    path = tmp_path / "held.txt"
+    path.write_bytes(begin + text.encode(encoding))
+    tokens = held_out_file(path, Letters(), 3000)  # type: ignore[arg-type]
+    read = "".join(
+        map(chr, (id for row in tokens.rows for id in tokens.read(row["start"] + 1, row["stop"])))
+    )
+    assert len(read) >= 3000
+    assert text.startswith(read)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "held.bin"
+    path.write_bytes(bytes(range(256)) * 40)
+    with pytest.raises(DataError, match="a zero byte"):
+        held_out_file(path, Letters(), 100)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="is not a file"):
+        held_out_file(tmp_path, Letters(), 100)  # type: ignore[arg-type]
+
+
+def test_rows_without_a_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "Hello"}]}\n')
+    told = r"no text; fields of the file: messages \(export\.held_out, record 1\)\. .* column text"
+    with pytest.raises(DataError, match=told):
+        held_out_file(path, Letters(), 100)  # type: ignore[arg-type]

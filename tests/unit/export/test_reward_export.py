@@ -29,15 +29,24 @@ CHAT = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4
 
 
 def reward_inputs(
-    inputs: dict[str, Path], folder: Path, *, gated: bool, format_name: str = "apertus"
+    inputs: dict[str, Path],
+    folder: Path,
+    *,
+    gated: bool,
+    bias: bool = False,
+    format_name: str = "apertus",
 ) -> dict[str, Path]:
     model = folder / "model"
     if gated:
         config = checked_config(inputs["model"])
         config = dataclasses.replace(
-            config, qk_norm=False, ffn=GatedFFN(width=48, activation="swiglu")
+            config, qk_norm=False, qkv_bias=bias, ffn=GatedFFN(width=48, activation="swiglu")
         )
-        save_decoder(build_decoder(config, seed=3), model)
+        decoder = build_decoder(config, seed=3)
+        for name, parameter in decoder.named_parameters():
+            if name.endswith("bias"):
+                torch.nn.init.normal_(parameter)
+        save_decoder(decoder, model)
     else:
         shutil.copytree(inputs["model"], model)
     width = checked_config(model).d_model
@@ -47,15 +56,16 @@ def reward_inputs(
     return {**inputs, "model": model}
 
 
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
 @torch.no_grad()
-def test_transformers_gives_the_rewards(inputs: dict[str, Path], tmp_path: Path) -> None:
-    given = reward_inputs(inputs, tmp_path, gated=True)
+def test_transformers_gives_the_rewards(kind: str, inputs: dict[str, Path], tmp_path: Path) -> None:
+    given = reward_inputs(inputs, tmp_path, gated=True, bias=kind == "Qwen2")
     out = tmp_path / "export"
     out.mkdir()
     job.run(CONFIG, Workspace(folder=out, inputs=given))
     folder = out / "transformers"
     assert not (folder / "generation_config.json").exists()
-    assert "LlamaForSequenceClassification" in (folder / "README.md").read_text()
+    assert f"{kind}ForSequenceClassification" in (folder / "README.md").read_text()
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert model.config.num_labels == 1

@@ -20,6 +20,10 @@ from tests.unit.models.conftest import TYPES
 
 TOKENS = torch.arange(90)[None] % 64
 State = dict[str, torch.Tensor]
+PHI3_CODE = {
+    "AutoConfig": "configuration_phi3.Phi3Config",
+    "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
+}
 
 
 def copied(
@@ -113,6 +117,14 @@ READ: dict[str, tuple[str, dict[str, Any], Callable[[State], object] | None]] = 
         "apertus", OLD_ROPE | {"rope_scaling": LLAMA3 | {"type": "llama3"}}, None,
     ),
     "published Apertus": ("apertus", {"qk_norm": True, "post_norm": False, "mlp_bias": False}, None),
+    "published Phi-3-mini-4k": (
+        "phi3",
+        {
+            "auto_map": PHI3_CODE, "attention_bias": False, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+            "original_max_position_embeddings": 96, "sliding_window": 90,
+        },
+        None,
+    ),
     "pretraining_tp": ("llama", {"pretraining_tp": 2}, None),
     "a window of the whole context": ("mistral", {"sliding_window": 96}, None),
     "a window that is off, of Qwen2": (
@@ -173,6 +185,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Callable[[State], object] | None, 
     "quantized": ("llama", {"quantization_config": {"quant_method": "fp8"}}, None, r"quantization_config = .*describes quantized weights"),
     "layers with a window": ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, None, r"sliding_attention, and sliding_window = None"),
     "biases of attention": ("qwen3", {"attention_bias": True}, None, r"attention_bias = True adds biases"),
+    "other code of Phi-3": ("phi3", {"auto_map": PHI3_CODE | {"AutoModelForCausalLM": "mine.Phi3ForCausalLM"}}, None, r"auto_map = .*is not executed"),
+    "code of Phi-3 for Llama": ("llama", {"auto_map": PHI3_CODE}, None, r"auto_map = .*is not executed"),
     "another model": ("llama", {"model_type": "falcon"}, None, r"model_type = 'falcon' is not supported.*Known: apertus, arcee, llama, mistral, phi3, qwen2, qwen3"),
     "another block": ("llama", {"model_type": "gemma2"}, None, r"model_type = 'gemma2' .*It normalises after each block"),
     "matrices of another size stored as one": ("phi3", {"num_key_value_heads": 4}, None, r"qkv_proj\.weight has the shape"),

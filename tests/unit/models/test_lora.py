@@ -211,19 +211,20 @@ def test_gradients_of_frozen_matrices_are_no_flops(config: DecoderConfig) -> Non
     assert ratio < 0.85
 
 
-def test_a_base_in_bfloat16_gives_the_bits_of_float32() -> None:
+@pytest.mark.parametrize(("rows", "columns", "length"), [(16, 24, 5), (128, 896, 90)])
+def test_a_base_in_bfloat16_gives_the_bits_of_float32(rows: int, columns: int, length: int) -> None:
     """Products, gradients and the merged matrix; the base itself stays in 16 bits, also in the graph."""
     torch.manual_seed(1)
-    linear = torch.nn.Linear(24, 16)
+    linear = torch.nn.Linear(columns, rows)
     linear.weight.data = linear.weight.data.bfloat16().float()
     linear.requires_grad_(requires_grad=False)
     wide, narrow = (LoraLinear(copy.deepcopy(linear), Lora(rank=4)) for _ in range(2))
-    drawn = torch.randn(4, 24), torch.randn(16, 4)
+    drawn = torch.randn(4, columns), torch.randn(rows, 4)
     for module in (wide, narrow):
         for parameter, values in zip((module.lora_A, module.lora_B), drawn, strict=True):
             parameter.data.copy_(values)
     narrow.weight.data = narrow.weight.data.bfloat16()
-    x = torch.randn(3, 5, 24)
+    x = torch.randn(3, length, columns)
     results = []
     for module in (wide, narrow):
         given = x.clone().requires_grad_()

@@ -216,6 +216,19 @@ def test_every_language_of_an_exported_tokenizer_is_listed(page: Page) -> None:
     assert places == sorted(places)
 
 
+def test_an_export_without_its_gate_is_not_said_to_disagree(tmp_path: Path) -> None:
+    root = write_study(tmp_path / "demo")
+    path = root / "arms" / "xielu" / "export" / "transformers" / "parity.json"
+    stored = json.loads(path.read_text()) | {"held_out": "the file held.txt, SHA-256 12ab"}
+    path.write_text(json.dumps(stored))
+    text = Page(write_report(root, tmp_path / "page.html").read_text(encoding="utf-8")).text
+    assert "Held-out text (the file held.txt, SHA-256 12ab): 1.7500 bits per byte" in text
+    path.write_text(json.dumps(stored | {"passed": False, "measured": False, "bits": []}))
+    text = Page(write_report(root, tmp_path / "page.html").read_text(encoding="utf-8")).text
+    assert "does the exported model agree? Not measured: transformers" in text
+    assert "without the gate of held-out bits per byte" in text
+
+
 def test_invisible_characters_are_shown_everywhere(tmp_path: Path) -> None:
     trick = "a\u202eb\ud800c\x1b[31m\x00"
     root = write_study(tmp_path / "runs" / "demo")

@@ -15,6 +15,7 @@ from stamm.align.training.answer_dataset import AnswerBatch
 from stamm.align.training.finetune_config import FineTuneRun
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import StepLoss
+from stamm.engine.parallel import small_parameters
 from stamm.losses.feature_regularization import feature_distances
 from stamm.models.attention_mask import AttentionInputs
 from stamm.models.decoder import HiddenStates
@@ -37,8 +38,9 @@ class ProximalFeatures:
         self._pfo, self._world = config.pfo, world
         self._start = load_decoder(start).requires_grad_(requires_grad=False).model
         if config.engine.precision != "float32":  # as FSDP casts the model that is trained
+            vectors = set(small_parameters(self._start))
             for parameter in self._start.parameters():
-                if parameter.dim() >= 2:
+                if parameter not in vectors:
                     parameter.data = parameter.data.bfloat16()
         self._start.to(world.device)
         self._tokens = 1

@@ -85,7 +85,8 @@ class ImportedTokenizer:
     """Encodes and decodes texts; a text never becomes a control token.
 
     description   the content of a tokenizer.json
-    template      a chat template: added tokens whose text occurs in it are control tokens too
+    template      a chat template: added tokens whose text occurs in it are control tokens too, but not
+                  blanks, which indent it
     config        the content of tokenizer_config.json
 
     Raises   DataError when it is not a tokenizer, encodes a control token from plain text, puts
@@ -101,7 +102,8 @@ class ImportedTokenizer:
             plain = parse_json(description)
             added = list(plain.get("added_tokens") or ())
             for token in added:
-                token["special"] = bool(token["special"] or token["content"] in template)
+                written = token["content"].strip() and token["content"] in template
+                token["special"] = bool(token["special"] or written)
             plain.update(added_tokens=added, truncation=None, padding=None)
             cleaned = json.dumps(plain)
         except Exception as error:  # any value may be of another type

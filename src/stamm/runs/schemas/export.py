@@ -71,6 +71,8 @@ class ParityFile:
     measure                what max_absolute and max_relative are
     bits_tolerance         largest increase of bits per byte, as a share, of a model whose weights are rounded;
                            None: `tolerance` of its logits is the gate
+    held_out               what the held-out text is: a file with its SHA-256, the packed corpus, or rows of the
+                           alignment data; "" without, and in files that did not record it
     measured               False: rounded weights without their gate, as held_out=not_measured asked
     tokens, bits           held-out text by language; bits begins with all languages, ""
     files                  bytes of the files that were checked; {} in files that did not record them
@@ -88,6 +90,7 @@ class ParityFile:
     passed: bool
     comparisons: tuple[LogitDifference, ...]
     bits_tolerance: float | None = None
+    held_out: str = ""
     measured: bool = True
     tokens: tuple[TokenAgreement, ...] = ()
     bits: tuple[BitsAgreement, ...] = ()
