@@ -386,6 +386,26 @@ def test_a_configured_field_may_lie_inside_another_and_is_read_under_no_other_na
     assert "2+2?" in TOKENIZER.decode(found.ids)
 
 
+def test_columns_that_a_configured_field_replaces_are_told(tmp_path: Path) -> None:
+    rows = [
+        {"instruction": "Add.", "input": f"{k}+1" if k else "", "output": f"{k}", "meta": {"a": k}}
+        for k in range(5)
+    ]
+    out = prepare(tmp_path / "a", rows, fields=RowFields(prompt="instruction", id="meta.a"))
+    assert summary(out).unknown_keys == {"input": 4}
+    rows = [{"q.en": "2+2?", "q": "[metadata]", "completion": "4"}]
+    assert summary(prepare(tmp_path / "b", rows, fields=RowFields(prompt="q.en"))).unknown_keys == {
+        "q": 1
+    }
+
+
+def test_rows_without_columns_are_not_reported_as_a_wrong_field(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text("{oops\n" * 3)
+    with pytest.raises(DataError, match="3 read, dropped: bad_row 3"):
+        prepare(tmp_path, [], data=(str(path),), fields=RowFields(prompt="q"))
+
+
 def mixture(folder: Path, sizes: dict[str, int], **settings: Any) -> Path:
     """Prepared data of sources with rows "a 0", "a 1", … and settings by name."""
     sources = []
@@ -439,6 +459,10 @@ def test_bad_rows_are_counted_by_source_and_impossible_weights_are_named(tmp_pat
     assert told.value.where == "mixture.0.weight"
     with pytest.raises(DataError, match=r"good\.jsonl is in two sources"):
         prepare(tmp_path, [], data=(), mixture=(sources[0], sources[0]))
+    again = DataSource(data=(str(tmp_path / "a" / ".." / "good.jsonl"),))
+    (tmp_path / "a").mkdir()
+    with pytest.raises(DataError, match="is in two sources"):
+        prepare(tmp_path, [], data=(), mixture=(sources[0], again))
     with pytest.raises(ConfigError, match="is given, and data too"):
         PrepareConfig(data=(good,), mixture=sources)
     with pytest.raises(ConfigError, match=r"mixture\.0\.fields"):

@@ -74,11 +74,15 @@ def locate_sources(config: PrepareConfig) -> list[tuple[DataSource, dict[str, Pa
         (source, locate_data(source.data, f"mixture.{number}.data"))
         for number, source in enumerate(config.mixture)
     ]
-    names = [name for _, files in sources for name in files]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError(
-            f"{twice[0]} is in two sources", where="mixture", fix="Name it once, with its weight"
-        )
+    source_of: dict[Path, int] = {}
+    for number, (_, files) in enumerate(sources):
+        for name, path in files.items():
+            if source_of.setdefault(path.resolve(), number) != number:
+                raise DataError(
+                    f"{name} is in two sources",
+                    where="mixture",
+                    fix="Name it once, with its weight",
+                )
     return sources
 
 

@@ -20,9 +20,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stamm.align.data.examples import Example, Kind, RowOrigin, read_example, renamed
+from stamm.align.data.examples import (
+    Example,
+    Kind,
+    RowOrigin,
+    read_example,
+    renamed,
+    unread_columns,
+)
 from stamm.base.errors import DataError
 from stamm.base.json_text import once_each, parse_json
+from stamm.base.known_keys import UnknownKeys
 from stamm.base.receipts import check_file
 from stamm.chat.conversation import EmptyAnswerError
 from stamm.corpus.limits import ReadLimits
@@ -68,12 +76,14 @@ def read_rows(
     kind: Kind = "auto",
     fields: Mapping[str, str] | None = None,
     empty_answers: bool = False,
+    unread: UnknownKeys | None = None,
 ) -> Iterator[tuple[Mapping[str, Any], Example | BadRow]]:
     """The rows of a file with their examples; a row that cannot be read has a BadRow instead.
 
     name                  of the file in origins; empty: the last part of its path
     kind, empty_answers   as `examples.read_example`
     fields                name in the file by field, where it is configured; it may be a path
+    unread                counts the columns that configured fields replace
 
     Edge     a row that is not an object is {}
     Raises   DataError when the file is missing or its format is not known.
@@ -85,6 +95,8 @@ def read_rows(
             continue
         try:
             if fields and isinstance(row, Mapping):
+                if unread is not None:
+                    unread.add(unread_columns(row, fields))
                 row = renamed(row, fields)
             origin = RowOrigin(file=file, row=number)
             example = read_example(row, origin, kind=kind, empty_answers=empty_answers)

@@ -300,10 +300,24 @@ def renamed(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]
     fields   name in the file by field; a path of names leads inside objects
     """
     values = {field: value_at(row, path) for field, path in fields.items()}
-    taken = {name for path in fields.values() for name in (path, path.partition(".")[0])}
-    taken |= {name for field in fields for name in (field, *_OTHER_NAMES.get(field, ()))}
-    rest = {name: value for name, value in row.items() if name not in taken}
+    left_out = {*_columns_of(row, fields), *_other_names(fields)}
+    rest = {name: value for name, value in row.items() if name not in left_out}
     return rest | {field: value for field, value in values.items() if value is not None}
+
+
+def unread_columns(row: Mapping[str, Any], fields: Mapping[str, str]) -> list[str]:
+    """Columns with a value that `renamed` leaves out: other names of configured fields."""
+    names = row.keys() & _other_names(fields) - _columns_of(row, fields)
+    return sorted(name for name in names if row[name] not in (None, *_NOTHING))
+
+
+def _other_names(fields: Mapping[str, str]) -> set[str]:
+    return {name for field in fields for name in (field, *_OTHER_NAMES.get(field, ()))}
+
+
+def _columns_of(row: Mapping[str, Any], fields: Mapping[str, str]) -> set[str]:
+    """The columns that the configured fields are read from."""
+    return {path if path in row else path.partition(".")[0] for path in fields.values()}
 
 
 def value_at(row: Mapping[str, Any], path: str) -> Any:
