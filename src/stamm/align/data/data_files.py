@@ -49,8 +49,8 @@ def locate_data(names: Sequence[str], where: str = "data") -> dict[str, Path]:
     if not names:
         raise ConfigError(
             f"{where} is empty",
-            fix=f"Set {where}=FILE: .jsonl, .jsonl.gz, .jsonl.zst or .parquet with messages,"
-            " prompt and completion, or chosen and rejected",
+            fix=f"Set {where}=FILE: JSON, Parquet or Arrow with messages, prompt and completion, or"
+            " chosen and rejected",
         )
     found: dict[str, Path] = {}
     for name in names:
