@@ -11,9 +11,15 @@ import pytest
 
 from stamm.align.data.data_files import evaluation_files
 from stamm.align.data.encoded import EncodedExamples
-from stamm.align.data.prepare_config import APERTUS_REFUSED, DataSource, PrepareConfig, RowFields
+from stamm.align.data.prepare_config import (
+    APERTUS_REFUSED,
+    DataSource,
+    PrepareConfig,
+    PrepareSettings,
+    RowFields,
+)
 from stamm.align.data.prepare_job import run
-from stamm.base.config import override
+from stamm.base.config import from_plain, override
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import read_record
@@ -397,6 +403,29 @@ def test_columns_that_a_configured_field_replaces_are_told(tmp_path: Path) -> No
     assert summary(prepare(tmp_path / "b", rows, fields=RowFields(prompt="q.en"))).unknown_keys == {
         "q": 1
     }
+    data = {"ask": {"en": "2+2?", "image": "a.png"}, "cost": 3, "note": None}
+    for k, row in enumerate(({"data": data}, {"data": json.dumps(data)})):
+        fields = RowFields(prompt="data.ask.en")
+        out = prepare(tmp_path / f"c{k}", [{**row, "completion": "4"}], fields=fields)
+        assert (summary(out).kept, summary(out).unknown_keys) == (
+            1,
+            {"data.ask.image": 1, "data.cost": 1},
+        )
+
+
+def test_names_of_all_columns_as_version_0_1_stored_them_are_no_setting(tmp_path: Path) -> None:
+    stored = {
+        name: name
+        for name in (
+            *("messages", "prompt", "completion", "chosen", "rejected", "label", "reward"),
+            *("system", "tools", "id", "source", "licence"),
+        )
+    }
+    settings = from_plain(PrepareSettings, {"columns": {**stored, "completion": "answer"}})
+    assert settings.fields.named() == {"completion": "answer"}
+    assert RowFields(prompt="prompt").named() == {"prompt": "prompt"}
+    rows = [{"instruction": "2+2?", "answer": "4"}]
+    assert summary(prepare(tmp_path, rows, fields=settings.fields)).kept == 1
 
 
 def test_rows_without_columns_are_not_reported_as_a_wrong_field(tmp_path: Path) -> None:

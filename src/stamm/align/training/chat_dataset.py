@@ -71,7 +71,7 @@ def _bins(lengths: Sequence[int], capacity: int, copies: Sequence[int]) -> list[
 
 
 def copy_numbers(chats: Iterable[AnswerTokens]) -> list[int]:
-    """How many earlier conversations have the same ids, for each: 0 for the first."""
+    """Returns for each conversation the number of earlier ones with the same ids."""
     seen: Counter[bytes] = Counter()
     numbers = []
     for chat in chats:
