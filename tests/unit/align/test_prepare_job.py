@@ -492,7 +492,7 @@ def test_bad_rows_are_counted_by_source_and_impossible_weights_are_named(tmp_pat
     (tmp_path / "a").mkdir()
     with pytest.raises(DataError, match="is in two sources"):
         prepare(tmp_path, [], data=(), mixture=(sources[0], again))
-    with pytest.raises(ConfigError, match="is given, and data too"):
+    with pytest.raises(ConfigError, match=r"data = .*good.jsonl.* is given, and mixture too"):
         PrepareConfig(data=(good,), mixture=sources)
     with pytest.raises(ConfigError, match=r"mixture\.0\.fields"):
         PrepareConfig(mixture=sources, fields=RowFields(prompt="q"))

@@ -307,7 +307,7 @@ def renamed(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]
 
 
 def unread_columns(row: Mapping[str, Any], fields: Mapping[str, str]) -> Iterator[str]:
-    """What `renamed` leaves out: other names of configured fields, and what lies beside those inside.
+    """Names of what `renamed` leaves out: other names of configured fields, and what lies beside those inside.
 
     Edge     null and what is empty is not counted
     """

@@ -179,7 +179,7 @@ class PrepareConfig(PrepareSettings):
             self,
             ("context", self.context >= 2, "must be at least 2"),
             ("min_references", self.min_references >= 1, "must be at least 1"),
-            ("mixture", not (self.mixture and self.data), "is given, and data too: choose one"),
+            ("data", not (self.mixture and self.data), "is given, and mixture too: choose one"),
             (
                 "fields",
                 not self.mixture or self.fields == RowFields(),
