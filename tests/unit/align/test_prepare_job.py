@@ -375,9 +375,13 @@ def test_columns_have_the_names_that_are_configured(tmp_path: Path) -> None:
     (found,) = EncodedExamples.open(prepare(tmp_path / "a", rows, fields=names)).answers
     assert TOKENIZER.decode(found.ids[found.prompt_tokens :]) == "4<|assistant_end|>"
     assert found.source == "here"
-    with pytest.raises(DataError, match="no row has the field 'Question'") as wrong:
+    with pytest.raises(DataError, match="no row has the field 'Question', or it is null") as wrong:
         prepare(tmp_path / "b", rows, fields=RowFields(prompt="Question"))
     assert wrong.value.where == "prepare.fields.prompt"
+    assert (
+        wrong.value.fix
+        == f"`stamm fields {tmp_path / 'b' / 'rows.jsonl'}` shows what the rows have"
+    )
     with pytest.raises(ConfigError, match="names two fields"):
         RowFields(prompt="question", completion="question")
 

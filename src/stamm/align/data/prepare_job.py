@@ -557,7 +557,11 @@ def _finish(
         for column, name in source.config.fields.named().items():
             if source.objects and (number, column) not in counts.named:
                 above = f"mixture.{number}" if config.mixture else "prepare"
-                raise DataError(f"no row has the field {name!r}", where=f"{above}.fields.{column}")
+                raise DataError(
+                    f"no row has the field {name!r}, or it is null in all",
+                    where=f"{above}.fields.{column}",
+                    fix=f"`stamm fields {next(iter(source.files))}` shows what the rows have",
+                )
     held_out = writers[HELD_OUT].examples
     if held_out and not writers[TRAIN].examples:
         raise DataError(
