@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     rows = (
         first_table_rows(path, options.rows)
         if is_table(path.name)
-        else first_objects(path.name, path, limits, options.rows)
+        else first_objects(path, limits, options.rows)
     )
     if not rows:
         raise DataError(f"{name} has no row that can be read", fix="Check its format")

@@ -15,7 +15,10 @@ from stamm.base.receipts import check_file
 from stamm.base.units import bytes_text
 
 PIECE_BYTES = 4096
-_MARKS = re.compile(rb'\\.|["\[\]{},]', re.DOTALL)
+_STRING = rb"""[^"\\]*(?:\\.[^"\\]*)*("?)"""
+_STRING_REST = re.compile(_STRING, re.DOTALL)
+_MARKS = re.compile(rb'"' + _STRING + rb"|[\[\]{},]", re.DOTALL)
+"""A string as far as it goes, group 1 its end; or a mark outside of strings."""
 FREE_BYTES = 64 * 2**20
 _MAGIC = {
     b"\x1f\x8b": "gzip",
@@ -147,17 +150,17 @@ def bounded_items(stream: BoundedStream, limit: int) -> Iterator[Line]:
     number, size, depth, in_string = 1, 0, 0, False
     held, cut = bytearray(), b""
     while piece := stream.read():
-        piece, start = cut + piece, 0
-        cut = b""
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # half of an escape
-            piece, cut = piece[:-1], piece[-1:]
-        for mark in _MARKS.finditer(piece):
-            if mark[0] == b'"':
-                in_string = not in_string
-            if in_string or mark[0] not in (b"[", b"{", b"]", b"}", b","):
+        piece, start, position = cut + piece, 0, 0
+        cut = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""  # half of an escape
+        piece = piece.removesuffix(cut)
+        if in_string and (rest := _STRING_REST.match(piece)):
+            in_string, position = not rest[1], rest.end()
+        for mark in _MARKS.finditer(piece, position):
+            if mark[0].startswith(b'"'):
+                in_string = not mark[1]
                 continue
             depth += (mark[0] in b"[{") - (mark[0] in b"]}")
-            if depth == 1 and mark[0] == b"[" and not number - 1 and not held.strip():
+            if depth == 1 and mark[0] == b"[":
                 held.clear()
                 size, start = 0, mark.end()
             if (mark[0] == b"," and depth == 1) or not depth:
@@ -173,6 +176,8 @@ def bounded_items(stream: BoundedStream, limit: int) -> Iterator[Line]:
                 return
         held += piece[start:][: max(0, limit - len(held))]
         size += len(piece) - start
+    if depth == 1 and not in_string and held.strip():
+        yield Line(number, bytes(held).strip(), size)
     raise StreamError("invalid_json", "the array does not end")
 
 

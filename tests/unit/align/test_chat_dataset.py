@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stamm.align.training.chat_dataset import ChatWindows, best_fit
+from stamm.align.training.chat_dataset import ChatWindows, best_fit, copy_numbers
 from stamm.base.errors import DataError
 from stamm.chat.render import EncodedChat
 from stamm.models.config import DecoderConfig
@@ -62,6 +62,21 @@ def test_an_epoch_holds_every_conversation_once_and_whole() -> None:
                 assert ids[:-1] == tokens.tolist()
                 seen.append((ids, [False, *batch.keep_BT[row][inside].tolist()]))
         assert sorted(seen) == sorted((chat.ids, chat.supervised) for chat in data)
+
+
+def test_no_sequence_has_two_copies_of_a_conversation() -> None:
+    data = [chat for chat in chats(20) for _ in range(3)]
+    copies = copy_numbers(data)
+    assert copies == [0, 1, 2] * 20
+    windows = ChatWindows(data, 64, seed=5, pad=PAD, copies=copies)
+    batch = windows.batch(0, windows.per_epoch)
+    seen = 0
+    for tokens, document in zip(batch.tokens_BT, batch.document_BT, strict=True):
+        inside = [tokens[document == number].tolist() for number in range(int(document.max()) + 1)]
+        found = [tuple(ids) for ids in inside if set(ids) != {PAD}]
+        assert len(set(found)) == len(found)
+        seen += len(found)
+    assert seen == len(data)
 
 
 def test_epochs_differ_in_order_and_a_place_has_one_sequence() -> None:

@@ -11,7 +11,7 @@ import pytest
 from stamm.align.results.choose_config import ArmCandidates, ChooseConfig
 from stamm.align.results.choose_job import run
 from stamm.align.training.chosen_settings import apply_chosen
-from stamm.align.training.finetune_config import FineTuneJobConfig
+from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
 from stamm.align.training.loss_config import DPO, QRPO
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
@@ -37,8 +37,10 @@ def test_the_best_mean_wins_and_the_first_of_equals(tmp_path: Path) -> None:
     assert found["settings"] == list(SETTINGS[1])
     assert [each["mean_reward"] for each in found["candidates"]] == [0.5, 0.75, 0.75]
     config = apply_chosen(
-        FineTuneJobConfig(loss=QRPO(), chosen="qrpo", context=64), {"chosen": path}
+        FineTuneJobConfig.of(FineTuneConfig(loss=QRPO()), chosen="qrpo", context=64),
+        {"chosen": path},
     )
+    assert config.rate_remark() == "", "the rate is the chosen one, not the default"
     assert config.loss == QRPO(beta=0.3)
     assert config.schedule.peak == 2e-4
     assert config.chosen == ""

@@ -205,6 +205,11 @@ def test_a_broken_or_unknown_file_is_one_line(tmp_path: Path) -> None:
     (bad,) = read_examples(tmp_path / "data.parquet")
     assert isinstance(bad, BadRow)
     assert "rows from 1 on are lost" in bad.reason
+    table = pa.table({"prompt": ["a"], "created": pa.array([2**62], pa.duration("s"))})
+    pq.write_table(table, tmp_path / "data.parquet")
+    (bad,) = read_examples(tmp_path / "data.parquet")
+    assert isinstance(bad, BadRow)
+    assert bad.reason == "Python int too large to convert to C int; rows from 1 on are lost"
     for name, message in (("data.csv", "unknown format"), ("none.jsonl", "cannot read")):
         with pytest.raises(DataError, match=message):
             list(read_examples(tmp_path / name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stamm.align.data.encoded import EncodedAnswer
-from stamm.align.training.mismatched_answers import MismatchedAnswers
+from stamm.align.training.mismatched_answers import MismatchedAnswers, have_other_prompts
 from stamm.base.errors import DataError
 
 
@@ -38,5 +38,8 @@ def test_what_does_not_fit_into_the_context_is_passed_over() -> None:
 
 
 def test_one_prompt_is_refused() -> None:
+    assert not have_other_prompts([])
+    assert not have_other_prompts(answers(([1], [2]), ([1], [3])))
+    assert have_other_prompts(answers(([1], [2]), ([4], [2])))
     with pytest.raises(DataError, match="all answers are to one prompt"):
         MismatchedAnswers(answers(([1], [2]), ([1], [3])), 8)

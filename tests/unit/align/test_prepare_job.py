@@ -11,9 +11,15 @@ import pytest
 
 from stamm.align.data.data_files import evaluation_files
 from stamm.align.data.encoded import EncodedExamples
-from stamm.align.data.prepare_config import APERTUS_REFUSED, DataSource, PrepareConfig, RowFields
+from stamm.align.data.prepare_config import (
+    APERTUS_REFUSED,
+    DataSource,
+    PrepareConfig,
+    PrepareSettings,
+    RowFields,
+)
 from stamm.align.data.prepare_job import run
-from stamm.base.config import override
+from stamm.base.config import from_plain, override
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import read_record
@@ -369,9 +375,13 @@ def test_columns_have_the_names_that_are_configured(tmp_path: Path) -> None:
     (found,) = EncodedExamples.open(prepare(tmp_path / "a", rows, fields=names)).answers
     assert TOKENIZER.decode(found.ids[found.prompt_tokens :]) == "4<|assistant_end|>"
     assert found.source == "here"
-    with pytest.raises(DataError, match="no row has the field 'Question'") as wrong:
+    with pytest.raises(DataError, match="no row has the field 'Question', or it is null") as wrong:
         prepare(tmp_path / "b", rows, fields=RowFields(prompt="Question"))
     assert wrong.value.where == "prepare.fields.prompt"
+    assert (
+        wrong.value.fix
+        == f"`stamm fields {tmp_path / 'b' / 'rows.jsonl'}` shows what the rows have"
+    )
     with pytest.raises(ConfigError, match="names two fields"):
         RowFields(prompt="question", completion="question")
 
@@ -384,6 +394,49 @@ def test_a_configured_field_may_lie_inside_another_and_is_read_under_no_other_na
     (found,) = EncodedExamples.open(prepare(tmp_path, rows, fields=names)).answers
     assert TOKENIZER.decode(found.ids[found.prompt_tokens :]) == "4<|assistant_end|>"
     assert "2+2?" in TOKENIZER.decode(found.ids)
+
+
+def test_columns_that_a_configured_field_replaces_are_told(tmp_path: Path) -> None:
+    rows = [
+        {"instruction": "Add.", "input": f"{k}+1" if k else "", "output": f"{k}", "meta": {"a": k}}
+        for k in range(5)
+    ]
+    out = prepare(tmp_path / "a", rows, fields=RowFields(prompt="instruction", id="meta.a"))
+    assert summary(out).unknown_keys == {"input": 4}
+    rows = [{"q.en": "2+2?", "q": "[metadata]", "completion": "4"}]
+    assert summary(prepare(tmp_path / "b", rows, fields=RowFields(prompt="q.en"))).unknown_keys == {
+        "q": 1
+    }
+    data = {"ask": {"en": "2+2?", "image": "a.png"}, "cost": 3, "note": None}
+    for k, row in enumerate(({"data": data}, {"data": json.dumps(data)})):
+        fields = RowFields(prompt="data.ask.en")
+        out = prepare(tmp_path / f"c{k}", [{**row, "completion": "4"}], fields=fields)
+        assert (summary(out).kept, summary(out).unknown_keys) == (
+            1,
+            {"data.ask.image": 1, "data.cost": 1},
+        )
+
+
+def test_names_of_all_columns_as_version_0_1_stored_them_are_no_setting(tmp_path: Path) -> None:
+    stored = {
+        name: name
+        for name in (
+            *("messages", "prompt", "completion", "chosen", "rejected", "label", "reward"),
+            *("system", "tools", "id", "source", "licence"),
+        )
+    }
+    settings = from_plain(PrepareSettings, {"columns": {**stored, "completion": "answer"}})
+    assert settings.fields.named() == {"completion": "answer"}
+    assert RowFields(prompt="prompt").named() == {"prompt": "prompt"}
+    rows = [{"instruction": "2+2?", "answer": "4"}]
+    assert summary(prepare(tmp_path, rows, fields=settings.fields)).kept == 1
+
+
+def test_rows_without_columns_are_not_reported_as_a_wrong_field(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text("{oops\n" * 3)
+    with pytest.raises(DataError, match="3 read, dropped: bad_row 3"):
+        prepare(tmp_path, [], data=(str(path),), fields=RowFields(prompt="q"))
 
 
 def mixture(folder: Path, sizes: dict[str, int], **settings: Any) -> Path:
@@ -439,7 +492,11 @@ def test_bad_rows_are_counted_by_source_and_impossible_weights_are_named(tmp_pat
     assert told.value.where == "mixture.0.weight"
     with pytest.raises(DataError, match=r"good\.jsonl is in two sources"):
         prepare(tmp_path, [], data=(), mixture=(sources[0], sources[0]))
-    with pytest.raises(ConfigError, match="is given, and data too"):
+    again = DataSource(data=(str(tmp_path / "a" / ".." / "good.jsonl"),))
+    (tmp_path / "a").mkdir()
+    with pytest.raises(DataError, match="is in two sources"):
+        prepare(tmp_path, [], data=(), mixture=(sources[0], again))
+    with pytest.raises(ConfigError, match=r"data = .*good.jsonl.* is given, and mixture too"):
         PrepareConfig(data=(good,), mixture=sources)
     with pytest.raises(ConfigError, match=r"mixture\.0\.fields"):
         PrepareConfig(mixture=sources, fields=RowFields(prompt="q"))

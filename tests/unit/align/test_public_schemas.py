@@ -6,10 +6,12 @@ and ms-swift, and after the cards of UltraFeedback (binarized), HH-RLHF, no_robo
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from stamm.align.data.dataset_reader import BadRow, read_rows
@@ -26,6 +28,7 @@ from stamm.align.data.examples import (
 )
 from stamm.base.errors import DataError
 from stamm.chat.conversation import AssistantTurn, EmptyAnswerError, Response, Thoughts, UserTurn
+from stamm.corpus.limits import ReadLimits
 
 Row = dict[str, Any]
 ORIGIN = RowOrigin(file="rows.jsonl", row=1)
@@ -426,9 +429,47 @@ def test_a_json_array_is_read_row_by_row(tmp_path: Path, indent: int | None) -> 
 def test_an_array_that_ends_early_says_from_where(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     whole = json.dumps([{"messages": [USER, RIGHT]}] * 3)
-    for cut, row in ((whole[:-20], 3), (whole.replace("]}, {", "]} {", 1), 2), (whole[:-1], 4)):
-        path.write_text(cut)
+    for text, row in ((whole[:-20], 3), (whole[:-1], 4), (f"{whole}\n{whole}", 4)):
+        path.write_text(text)
         *good, (_, bad) = read_rows(path)
         assert isinstance(bad, BadRow)
         assert (len(good), bad.row) == (row - 1, row)
         assert f"rows from {row} on are lost" in bad.reason
+
+
+def test_what_is_wrong_in_an_array_costs_that_element(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    row = json.dumps({"messages": [USER, RIGHT]})
+    for wrong, reason in (
+        (f"{row} {row}", "not JSON: Extra data"),
+        ('{"a": 1, "a": 2}', "not JSON: two values for the key 'a'"),
+        (f'{{"messages": "{"x" * 2000}"}}', "2016 bytes, limit 1000"),
+    ):
+        path.write_text(f"[{row},{wrong},{row}]")
+        first, (_, bad), last = read_rows(path, ReadLimits(line_bytes=1000))
+        assert isinstance(bad, BadRow)
+        assert (bad.row, bad.reason[: len(reason)]) == (2, reason)
+        assert isinstance(first[1], ChatExample) and isinstance(last[1], ChatExample)
+
+
+def test_every_file_of_which_stamm_fields_shows_rows_is_read(tmp_path: Path) -> None:
+    row = {"messages": [USER, RIGHT], "id": "a"}
+    table = pa.Table.from_pylist([row, row])
+    with (
+        pa.OSFile(str(tmp_path / "stream.arrow"), "wb") as file,
+        pa.ipc.new_stream(file, table.schema) as writer,
+    ):
+        writer.write_table(table)
+    with pa.ipc.new_file(str(tmp_path / "file.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(json.dumps([row, row]).encode()))
+    (tmp_path / "object.json").write_text(json.dumps(row, indent=1))
+    for name, count in (
+        ("stream.arrow", 2),
+        ("file.arrow", 2),
+        ("a.json.gz", 2),
+        ("object.json", 1),
+    ):
+        rows = list(read_rows(tmp_path / name))
+        assert [found for found, _ in rows] == [row] * count
+        assert all(isinstance(example, ChatExample) for _, example in rows)

@@ -176,7 +176,7 @@ def test_patience_without_held_out_rows_is_refused_and_their_lack_is_said(tmp_pa
     inputs["data"] = tmp_path / "prepared"
     settings = finetuned.config(SFT(), epochs=1.0)
     job.run(settings, Workspace(folder=folder, inputs=inputs, progress=log))
-    assert any(line.startswith("No held-out rows") for line in log.said)
+    assert any(line.startswith("No rows are held out") for line in log.said)
 
 
 @pytest.mark.parametrize("loss", [SFT(), DPO(), QRPO(), KTO(), BradleyTerry()], ids=str)
@@ -202,3 +202,14 @@ def test_a_smaller_last_batch_is_trained_with_the_mean_of_its_rows(
     assert few[0]["optim/learning_rate"] == whole[0]["optim/learning_rate"] == 3e-3
     compared = [key for key in few[0] if key.startswith(("train/", "reward/", "optim/gradient"))]
     assert [few[0][key] for key in compared] == [whole[0][key] for key in compared]
+
+
+def test_kto_trains_where_the_held_out_answers_are_to_one_prompt(tmp_path: Path) -> None:
+    prepare(tmp_path, pairs(), context=finetuned.CONTEXT, held_out=0.1)
+    held_out = EncodedExamples.open(tmp_path / "prepared", "held_out")
+    assert len(held_out.answers) == 2, "a pair"
+    arm = fine_tune(tmp_path, pairs(), KTO(), epochs=1.0)
+    assert validations(arm) == []
+    shutil.rmtree(arm)
+    with pytest.raises(ConfigError, match=r"patience = 3, and all held-out answers are to one"):
+        fine_tune(tmp_path, pairs(), KTO(), patience=3)

@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from stamm.base.errors import DataError
+from stamm.base.files import sha256_file, write_json
+from stamm.base.receipts import seal
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.records import InputRecord, UnreadableRecord
@@ -129,3 +131,25 @@ def test_a_stream_that_ends_early_gives_what_came_before(tmp_path: Path) -> None
     assert isinstance(last, UnreadableRecord)
     assert last.reason == "broken_table"
     assert "rows from 3 on are lost" in last.detail
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+def test_a_table_of_a_run_that_was_altered_is_refused(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "data" / f"rows{ending}"
+    path.parent.mkdir()
+    write_json(tmp_path / "manifest.json", {})
+    for text in ("as written", "altered"):
+        table = pa.table({"text": [text]})
+        if ending == ".parquet":
+            pq.write_table(table, path)
+        else:
+            with pa.ipc.new_file(str(path), table.schema) as writer:
+                writer.write_table(table)
+        if text == "as written":
+            outputs = {path.name: {"sha256": sha256_file(path)}}
+            content = {"step": "made", "folder": "data", "ended": 1.0, "outputs": outputs}
+            write_json(tmp_path / "steps" / "made.json", seal(content))
+            (record,) = read_input(path.name, path, ReadLimits())
+            assert isinstance(record, InputRecord) and record.content == b"as written"
+    with pytest.raises(DataError, match="differs from what step made wrote"):
+        list(read_input(path.name, path, ReadLimits()))

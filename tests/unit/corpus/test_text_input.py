@@ -80,6 +80,7 @@ def test_the_elements_of_an_array_are_documents(tmp_path: Path, indent: int | No
     [
         ('[{"text": "a"}, nonsense, {"text": "b"}]', ["", "invalid_json", ""]),
         ('[{"text": "a"}, {"text": "b"', ["", "invalid_json"]),
+        ('[{"text": "a"}, {"text": "b"}', ["", "", "invalid_json"]),
         ('[{"text": "a"}] {"text": "b"}', ["", "invalid_json"]),
         ("[]", []),
         ('{\n  "text": "one"\n}', [""]),
@@ -89,8 +90,10 @@ def test_the_elements_of_an_array_are_documents(tmp_path: Path, indent: int | No
 def test_what_is_wrong_in_an_array_costs_that_element(
     tmp_path: Path, content: str, reasons: list[str]
 ) -> None:
-    (tmp_path / "a.json").write_text(content)
-    records = read(tmp_path / "a.json")
+    path = tmp_path / "folder.jsonl" / "a.json"
+    path.parent.mkdir()
+    path.write_text(content)
+    records = list(read_input(str(path), path, ReadLimits()))
     assert [getattr(record, "reason", "") for record in records] == reasons
 
 

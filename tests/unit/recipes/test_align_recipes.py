@@ -157,7 +157,7 @@ def test_a_mixture_takes_the_place_of_data(model: str, tmp_path: Path) -> None:
         (source,) = prepare.config.mixture
         assert (source.weight, source.fields.prompt) == (3.0, "ask")
         assert list(prepare.external) == [CHATS]
-        with pytest.raises(ConfigError, match="and data too: choose one"):
+        with pytest.raises(ConfigError, match="and mixture too: choose one"):
             build(recipe, f"run={model}", f"data={CHATS}", *words).steps(tmp_path)  # type: ignore[union-attr, call-arg]
 
 

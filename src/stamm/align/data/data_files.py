@@ -49,8 +49,8 @@ def locate_data(names: Sequence[str], where: str = "data") -> dict[str, Path]:
     if not names:
         raise ConfigError(
             f"{where} is empty",
-            fix=f"Set {where}=FILE: .jsonl, .jsonl.gz, .jsonl.zst or .parquet with messages,"
-            " prompt and completion, or chosen and rejected",
+            fix=f"Set {where}=FILE: JSON, Parquet or Arrow with messages, prompt and completion, or"
+            " chosen and rejected",
         )
     found: dict[str, Path] = {}
     for name in names:
@@ -74,11 +74,15 @@ def locate_sources(config: PrepareConfig) -> list[tuple[DataSource, dict[str, Pa
         (source, locate_data(source.data, f"mixture.{number}.data"))
         for number, source in enumerate(config.mixture)
     ]
-    names = [name for _, files in sources for name in files]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError(
-            f"{twice[0]} is in two sources", where="mixture", fix="Name it once, with its weight"
-        )
+    source_of: dict[Path, int] = {}
+    for number, (_, files) in enumerate(sources):
+        for name, path in files.items():
+            if source_of.setdefault(path.resolve(), number) != number:
+                raise DataError(
+                    f"{name} is in two sources",
+                    where="mixture",
+                    fix="Name it once, with its weight",
+                )
     return sources
 
 

@@ -45,6 +45,7 @@ from stamm.chat.conversation import (
 )
 from stamm.chat.message_keys import CUT, ENDED, LOSS_KEYS, MASK, MESSAGE_KEYS, TOOL_KEYS
 from stamm.chat.render import ANSWER_TOOL
+from stamm.corpus.readers.rows import as_mapping, value_at
 from stamm.corpus.records import clean_field, whole_text
 
 Kind = Literal["auto", "chat", "preference", "rated"]
@@ -300,19 +301,41 @@ def renamed(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]
     fields   name in the file by field; a path of names leads inside objects
     """
     values = {field: value_at(row, path) for field, path in fields.items()}
-    taken = {name for path in fields.values() for name in (path, path.partition(".")[0])}
-    taken |= {name for field in fields for name in (field, *_OTHER_NAMES.get(field, ()))}
-    rest = {name: value for name, value in row.items() if name not in taken}
+    left_out = {*_columns_of(row, fields), *_other_names(fields)}
+    rest = {name: value for name, value in row.items() if name not in left_out}
     return rest | {field: value for field, value in values.items() if value is not None}
 
 
-def value_at(row: Mapping[str, Any], path: str) -> Any:
-    """The value of a field by its name or its path, None without one."""
-    if path in row:
-        return row[path]
-    first, _, rest = path.partition(".")
-    inner = row.get(first)
-    return value_at(inner, rest) if rest and isinstance(inner, Mapping) else None
+def unread_columns(row: Mapping[str, Any], fields: Mapping[str, str]) -> Iterator[str]:
+    """Names of what `renamed` leaves out: other names of configured fields, and what lies beside those inside.
+
+    Edge     null and what is empty is not counted
+    """
+    columns = _columns_of(row, fields)
+    for name in sorted(row.keys() & (columns | _other_names(fields))):
+        if name not in columns:
+            yield from [name] if row[name] not in (None, *_NOTHING) else ()
+        elif name not in fields.values():
+            yield from _beside(row[name], f"{name}.", set(fields.values()))
+
+
+def _beside(value: Any, above: str, paths: set[str]) -> Iterator[str]:
+    """The paths inside a value that are neither among `paths` nor lead to one of them."""
+    for key, inner in (as_mapping(value) or {}).items():
+        path = f"{above}{key}"
+        if any(other.startswith(f"{path}.") for other in paths):
+            yield from _beside(inner, f"{path}.", paths)
+        elif path not in paths and inner not in (None, *_NOTHING):
+            yield path
+
+
+def _other_names(fields: Mapping[str, str]) -> set[str]:
+    return {name for field in fields for name in (field, *_OTHER_NAMES.get(field, ()))}
+
+
+def _columns_of(row: Mapping[str, Any], fields: Mapping[str, str]) -> set[str]:
+    """The columns that the configured fields are read from."""
+    return {path if path in row else path.partition(".")[0] for path in fields.values()}
 
 
 def unknown_keys(row: Mapping[str, Any]) -> Iterator[str]:

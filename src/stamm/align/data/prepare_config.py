@@ -44,16 +44,28 @@ class RowFields:
     licence: str = ""
 
     def __post_init__(self) -> None:
-        named = self.named()
-        given = list(named.values())
+        given = list(vars(self).values())
         validate(
             self,
-            *((field, given.count(name) == 1, "names two fields") for field, name in named.items()),
+            *(
+                (field, not name or given.count(name) == 1, "names two fields")
+                for field, name in vars(self).items()
+            ),
         )
 
     def named(self) -> dict[str, str]:
-        """Configured name by field, of those that have one."""
-        return {field: name for field, name in vars(self).items() if name}
+        """Configured name by field, of those that have one.
+
+        Edge     a stored configuration of version 0.1 has a name for every field; those that are equal
+                 to their field's were not configured
+        """
+        unnamed = {field for field, name in vars(self).items() if not name}
+        is_of_0_1 = unnamed <= {"chosen_reward", "rejected_reward"}
+        return {
+            field: name
+            for field, name in vars(self).items()
+            if name and not (is_of_0_1 and name == field)
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +179,7 @@ class PrepareConfig(PrepareSettings):
             self,
             ("context", self.context >= 2, "must be at least 2"),
             ("min_references", self.min_references >= 1, "must be at least 1"),
-            ("mixture", not (self.mixture and self.data), "is given, and data too: choose one"),
+            ("data", not (self.mixture and self.data), "is given, and mixture too: choose one"),
             (
                 "fields",
                 not self.mixture or self.fields == RowFields(),

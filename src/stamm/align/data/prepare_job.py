@@ -101,12 +101,14 @@ NOT_IN_MIXTURE = "not_in_mixture"
 class _Source:
     """A source and what is read of it.
 
+    objects  rows that have columns
     epochs   times that its rows are read: 1.5 is every row, and every other one again
     """
 
     config: DataSource
     files: Mapping[str, Path]
     rows: int = 0
+    objects: int = 0
     epochs: Fraction = Fraction(1)
     bad: int = 0
     left_out: int = 0
@@ -364,12 +366,14 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
                 kind="rated" if labels else config.kind,
                 fields=fields,
                 empty_answers=own,
+                unread=counts.unknown,
             )
             for plain, example in rows:
                 times = source.times(source.rows)
                 source.rows += 1
                 if not own:
                     counts.unknown.add(unknown_keys(plain))
+                    source.objects += bool(plain)
                     counts.named.update((number, field) for field in plain.keys() & fields.keys())
                 first = sum(writer.examples for writer in splits.values())
                 row, answers = _decided(config, filter_, first, times, plain, example, own=own)
@@ -551,9 +555,13 @@ def _finish(
         raise DataError(f"{', '.join(paths)} has no rows")
     for number, source in enumerate(sources):
         for column, name in source.config.fields.named().items():
-            if (number, column) not in counts.named:
+            if source.objects and (number, column) not in counts.named:
                 above = f"mixture.{number}" if config.mixture else "prepare"
-                raise DataError(f"no row has the field {name!r}", where=f"{above}.fields.{column}")
+                raise DataError(
+                    f"no row has the field {name!r}, or it is null in all",
+                    where=f"{above}.fields.{column}",
+                    fix=f"`stamm fields {next(iter(source.files))}` shows what the rows have",
+                )
     held_out = writers[HELD_OUT].examples
     if held_out and not writers[TRAIN].examples:
         raise DataError(

@@ -11,7 +11,9 @@ Checked  tests/unit/align/test_chat_dataset.py
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -56,6 +58,29 @@ def token_counts(answers: Sequence[AnswerTokens]) -> NDArray[np.int64]:
     return np.array([len(answer.ids) for answer in answers], dtype=np.int64)
 
 
+def _bins(lengths: Sequence[int], capacity: int, copies: Sequence[int]) -> list[list[int]]:
+    """As `best_fit`, for the first copies, then for the second ones, and so on."""
+    bins: list[list[int]] = []
+    places_of: dict[int, list[int]] = {}
+    for place, number in enumerate(copies):
+        places_of.setdefault(number, []).append(place)
+    for places in places_of.values():
+        inside = best_fit([lengths[place] for place in places], capacity)
+        bins += [[places[position] for position in positions] for positions in inside]
+    return bins
+
+
+def copy_numbers(chats: Iterable[AnswerTokens]) -> list[int]:
+    """Returns for each conversation the number of earlier ones with the same ids."""
+    seen: Counter[bytes] = Counter()
+    numbers = []
+    for chat in chats:
+        digest = hashlib.sha256(np.asarray(chat.ids, np.int32).tobytes()).digest()[:16]
+        numbers.append(seen[digest])
+        seen[digest] += 1
+    return numbers
+
+
 class ChatWindows:
     """Training sequences of conversations by their place in the run; random access, no state.
 
@@ -67,15 +92,23 @@ class ChatWindows:
     context   tokens of a sequence
     seed      decides the order in each epoch
     pad       id of the padding token
+    copies    of each conversation, as `copy_numbers`: a sequence has none of them twice; None: not known
     """
 
-    def __init__(self, chats: Sequence[AnswerTokens], context: int, seed: int, pad: int) -> None:
+    def __init__(
+        self,
+        chats: Sequence[AnswerTokens],
+        context: int,
+        seed: int,
+        pad: int,
+        copies: Sequence[int] | None = None,
+    ) -> None:
         if not chats:
             raise DataError("no conversation to train on", fix="Check the data and the context")
         self._chats, self._context, self._seed, self._pad = chats, context, seed, pad
         # A conversation of n tokens has n - 1 inputs with a target.
         lengths = (token_counts(chats) - 1).tolist()
-        self._bins = best_fit(lengths, context)
+        self._bins = _bins(lengths, context, copies or [0] * len(chats))
         self._bin_tokens = np.array([sum(lengths[chat] for chat in each) for each in self._bins])
 
     @property

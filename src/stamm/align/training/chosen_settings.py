@@ -27,4 +27,5 @@ def apply_chosen(config: FineTuneJobConfig, inputs: Mapping[str, Path]) -> FineT
     if entry is None:
         raise DataError(f"{path} has no entry {config.chosen!r}")
     changed = override(config, list(entry.settings), f"in {path.name}")
-    return dataclasses.replace(changed, chosen="")
+    same_rate = changed.schedule == config.schedule
+    return dataclasses.replace(changed, chosen="", rate_from=config.rate_from if same_rate else "")

@@ -25,7 +25,7 @@ from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary
 from stamm.align.training.answer_dataset import AnswerSequences
 from stamm.align.training.answer_objective import PREFERENCE_LOSS
-from stamm.align.training.chat_dataset import ChatWindows
+from stamm.align.training.chat_dataset import ChatWindows, copy_numbers
 from stamm.align.training.chosen_settings import apply_chosen
 from stamm.align.training.finetune_config import FineTuneJobConfig, FineTuneRun
 from stamm.align.training.loss_config import KTO, SFT, BradleyTerry, Loss, needs_reference
@@ -35,7 +35,7 @@ from stamm.align.training.loss_data import (
     desirable_answers,
     with_tie_rules,
 )
-from stamm.align.training.mismatched_answers import MismatchedAnswers
+from stamm.align.training.mismatched_answers import MismatchedAnswers, have_other_prompts
 from stamm.align.training.preference_objective import PreferenceObjective
 from stamm.align.training.reference_job import (
     HELD_OUT,
@@ -110,17 +110,22 @@ def run(settings: FineTuneJobConfig, workspace: Workspace) -> None:
     sequences = _sequences(config, data, inputs, TRAIN, chat.pad_id)
     held_out = EncodedExamples.open(inputs["data"], HELD_OUT)
     validated = None
-    if len(held_out.answers):
+    lacking = "" if len(held_out.answers) else "no rows are held out to evaluate on"
+    if not lacking and isinstance(loss, KTO) and not have_other_prompts(held_out.answers):
+        lacking = "all held-out answers are to one prompt, and KTO compares with those to others"
+    if not lacking:
         validated = _sequences(config, held_out, inputs, HELD_OUT, chat.pad_id)
         identity.append(held_out.sha256)
     elif settings.patience is not None or settings.validate_every is not None:
         name = "validate_every" if settings.patience is None else "patience"
         raise ConfigError(
-            f"train.{name} = {getattr(settings, name)}, and no rows are held out to evaluate on",
+            f"train.{name} = {getattr(settings, name)}, and {lacking}",
             fix=f"Raise prepare.held_out, such as to 0.05, or leave train.{name} out",
         )
     else:
-        workspace.progress.log(f"No held-out rows, so no validation loss: {_HOLD_OUT}.")
+        workspace.progress.log(
+            f"{lacking[0].upper()}{lacking[1:]}: no validation loss. {_HOLD_OUT}."
+        )
     proof = Proof(sha256=sha256_value(identity), facts={"examples": data.sha256})
 
     def open_data(_: DistributedContext) -> TrainingData:
@@ -157,7 +162,9 @@ def _sequences(
     """The training sequences of a split of the prepared data."""
     loss = config.loss
     if isinstance(loss, SFT):
-        return ChatWindows(data.answers, config.context, config.seed, pad)
+        repeated = any(share.epochs > 1 for share in data.summary.mixture)
+        copies = copy_numbers(data.answers) if repeated else None
+        return ChatWindows(data.answers, config.context, config.seed, pad, copies)
     reference = labels = mismatched = None
     if needs_reference(loss):
         policy = inputs.get("reference_model", inputs["start"])

@@ -6,7 +6,7 @@ Checked  tests/unit/align/test_mismatched_answers.py
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import overload
 
@@ -36,14 +36,7 @@ class MismatchedAnswers(Sequence[EncodedAnswer | None]):
         self, answers: Sequence[EncodedAnswer], context: int, what: str = "answers"
     ) -> None:
         self._answers = answers
-        facts = [
-            (
-                zlib.crc32(np.asarray(a.ids[: a.prompt_tokens], np.int32).tobytes()),
-                a.prompt_tokens,
-                len(a.ids),
-            )
-            for a in answers
-        ]
+        facts = [(_prompt_hash(a), a.prompt_tokens, len(a.ids)) for a in answers]
         prompts, starts, ends = np.array(facts, dtype=np.int64).reshape(-1, 3).T
         if len(np.unique(prompts)) < 2:
             raise DataError(
@@ -76,6 +69,17 @@ class MismatchedAnswers(Sequence[EncodedAnswer | None]):
             ids=prompt.ids[:begin] + other.ids[end:],
             supervised=prompt.supervised[:begin] + other.supervised[end:],
         )
+
+
+def have_other_prompts(answers: Iterable[EncodedAnswer]) -> bool:
+    """Whether the answers are to more than one prompt."""
+    hashes = map(_prompt_hash, answers)
+    first = next(hashes, None)
+    return any(other != first for other in hashes)
+
+
+def _prompt_hash(answer: EncodedAnswer) -> int:
+    return zlib.crc32(np.asarray(answer.ids[: answer.prompt_tokens], np.int32).tobytes())
 
 
 def _partners(

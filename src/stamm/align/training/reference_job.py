@@ -28,7 +28,7 @@ from stamm.align.hf_chat_format import load_folder_chat
 from stamm.align.model_source import check_vocabulary, load_chat_format
 from stamm.align.shard_device import device_type, on_device
 from stamm.align.training.log_probs import completion_log_probs
-from stamm.align.training.mismatched_answers import MismatchedAnswers
+from stamm.align.training.mismatched_answers import MismatchedAnswers, have_other_prompts
 from stamm.align.training.reference_config import ReferenceConfig
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
@@ -69,7 +69,7 @@ def run(config: ReferenceConfig, workspace: Workspace) -> None:
     device = device_type(config.device, "reference.device")
     splits: dict[Split, EncodedExamples] = {TRAIN: data}
     held_out = EncodedExamples.open(workspace.inputs["data"], HELD_OUT)
-    if len(held_out.answers):
+    if len(held_out.answers) and (not config.mismatched or have_other_prompts(held_out.answers)):
         splits[HELD_OUT] = held_out
     size = config.answers_per_shard
     prepared: dict[str, str] = {

@@ -20,15 +20,14 @@ def read_jsonl(
 ) -> Iterator[InputRecord | UnreadableRecord]:
     """The documents of a file, and a reason for each invalid line. Blank lines are skipped.
 
-    name     the file as in the configuration. One that ends in .json may hold an array, whose elements
-             count as lines, or a single object
+    name     the file as in the configuration
     use      counts the fields
     Raises   DataError at the end of the file for a configured field that no row has.
     """
     number = 0
     with BoundedStream(path, limits.expansion) as stream:
         try:
-            for line in _lines(name, path, stream, limits):
+            for line in json_lines(path, stream, limits):
                 number = line.number
                 if line.data.strip():
                     place = Place(file=name, position=line.number)
@@ -44,8 +43,9 @@ def read_jsonl(
     use.check(name, names)
 
 
-def _lines(name: str, path: Path, stream: BoundedStream, limits: ReadLimits) -> Iterator[Line]:
-    if ".jsonl" not in name:
+def json_lines(path: Path, stream: BoundedStream, limits: ReadLimits) -> Iterator[Line]:
+    """The lines of a file; a .json file may be an array, whose elements count as lines, or an object."""
+    if ".jsonl" not in path.name:
         with BoundedStream(path, limits.expansion) as beginning:
             first = beginning.read().removeprefix(codecs.BOM_UTF8).lstrip()
         if first.startswith(b"["):
@@ -83,11 +83,11 @@ def _record(
     return record_of(place, row, names, line.data, use)
 
 
-def first_objects(name: str, path: Path, limits: ReadLimits, count: int) -> list[Any]:
+def first_objects(path: Path, limits: ReadLimits, count: int) -> list[Any]:
     """The values of the first rows of a file that are JSON, as they are."""
     rows: list[Any] = []
     with contextlib.suppress(StreamError), BoundedStream(path, limits.expansion) as stream:
-        for line in _lines(name, path, stream, limits):
+        for line in json_lines(path, stream, limits):
             if len(rows) == count:
                 break
             if line.data.strip() and line.size <= limits.line_bytes:

@@ -409,7 +409,7 @@ def _nested(path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
 def _mappings(value: Any) -> list[dict[str, Any]]:
     """The objects of a value: one, those of a list, also where they are written as a JSON string."""
     value = _parsed(value)
-    one = _mapping(value)
+    one = as_mapping(value)
     if one is None and isinstance(value, list):
         return [each for each in value if isinstance(each, dict)]
     return [] if one is None else [one]
@@ -439,7 +439,7 @@ def _like_addresses(leaves: Iterable[tuple[str, Any]]) -> set[str]:
     return like
 
 
-def _mapping(value: Any) -> dict[str, Any] | None:
+def as_mapping(value: Any) -> dict[str, Any] | None:
     """An object, the pairs of a map column, or an object written as a JSON string."""
     value = _parsed(value)
     if isinstance(value, list) and value and all(
@@ -469,10 +469,10 @@ def _values(
     """Paths and values of a field, in order of precedence; null counts as absent."""
     configured = getattr(names, field)
     if configured:
-        value = flat.get(configured, _inside(row, configured))
+        value = flat.get(configured, value_at(row, configured))
         for path in flat if value is None else ():
             if configured.startswith(f"{path}."):  # a table has flat paths at its top
-                value = _inside(flat[path], configured.removeprefix(f"{path}."))
+                value = value_at(flat[path], configured.removeprefix(f"{path}."))
         if value is not None:
             yield configured, value
         return
@@ -498,13 +498,16 @@ def _is_host(value: Any) -> bool:
     return isinstance(value, str) and _HOST.fullmatch(value.strip()) is not None
 
 
-def _inside(row: Any, path: str) -> Any:
-    for key in path.split("."):
-        row = _mapping(row)
-        if row is None or key not in row:
-            return None
-        row = row[key]
-    return row
+def value_at(row: Any, path: str) -> Any:
+    """The value of a field by its name or its path, None without one.
+
+    A path leads inside objects, also those written as JSON, and the pairs of a map column.
+    """
+    values = as_mapping(row)
+    if values is None or path in values:
+        return None if values is None else values[path]
+    first, _, rest = path.partition(".")
+    return value_at(values.get(first), rest) if rest else None
 
 
 def _text(values: list[tuple[str, Any]], names: FieldNames, use: FieldUse) -> str:
@@ -621,7 +624,7 @@ def _signals(leaves: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
 
 def _signal_text(header: str, content: Any) -> str:
     """A signal as its header has it: {"train-ai": "n"} as train-ai=n, {"noai": true} as noai."""
-    members = _mapping(content)
+    members = as_mapping(content)
     if members is None:
         return str(int(content)) if isinstance(content, bool) else str(content)
     if header == "x-robots-tag":
@@ -644,7 +647,7 @@ def _header_pairs(path: str, value: Any) -> Iterator[tuple[str, str]]:
         lines = (line.partition(":") for line in value.splitlines())
         yield from ((name, content.strip()) for name, colon, content in lines if colon)
         return
-    pairs = _mapping(value)
+    pairs = as_mapping(value)
     if pairs is None and isinstance(value, list) and all(isinstance(v, dict) for v in value):
         pairs = {}
         for each in value:

@@ -7,6 +7,7 @@ and a value is converted to a string only after a check of its length.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ from stamm.corpus.readers.rows import (
 )
 from stamm.corpus.records import InputRecord, Place, UnreadableRecord, clean_field, content_id
 
-_ROWS = 256
+_ROWS, _WHOLE_ROWS = 256, 64
 _BATCH_BYTES = 64 * 2**20
+TABLE_ERRORS = (OSError, pa.ArrowException, ArithmeticError, LookupError, ValueError)
 
 
 def read_table_rows(
@@ -80,11 +82,10 @@ def _batches(path: Path, names: FieldNames, use: FieldUse) -> Iterator[pa.Record
                 rows = min(max(fitting, 1), _ROWS)
                 yield from file.iter_batches(rows, row_groups=[number], columns=columns)
         return
-    with pa.memory_map(str(path)) as source:
-        for batch in _arrow_batches(source):
-            _count_unknown(dict(_leaves(batch.schema)), batch.num_rows, names, use)
-            for start in range(0, batch.num_rows, _ROWS):
-                yield batch.slice(start, _ROWS)
+    for batch in _arrow_batches(path):
+        _count_unknown(dict(_leaves(batch.schema)), batch.num_rows, names, use)
+        for start in range(0, batch.num_rows, _ROWS):
+            yield batch.slice(start, _ROWS)
 
 
 def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, pa.DataType]]:
@@ -203,32 +204,35 @@ def first_table_rows(path: Path, count: int) -> list[dict[str, Any]]:
 
     Raises   DataError when it cannot be read
     """
-    rows: list[dict[str, Any]] = []
     try:
-        for batch in _whole_batches(path):
-            rows += batch.slice(0, count - len(rows)).to_pylist()
-            if len(rows) >= count:
-                break
-    except (OSError, pa.ArrowException, UnicodeDecodeError, ArithmeticError, ValueError) as error:
+        return list(itertools.islice(table_rows(path), count))
+    except TABLE_ERRORS as error:
         detail = str(error).partition("\n")[0][:200]
         raise DataError(f"{path} cannot be read: {detail}", fix="Fetch it again") from None
-    return rows
 
 
-def _whole_batches(path: Path) -> Iterator[pa.RecordBatch]:
+def table_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a table, all of their columns.
+
+    Raises   `TABLE_ERRORS` for a damaged file, or a date that Python does not have
+    """
     if path.name.endswith(".parquet"):
         check_file(path)
         with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(16)
-    else:
-        with pa.memory_map(str(path)) as source:
-            yield from _arrow_batches(source)
+            for batch in file.iter_batches(_WHOLE_ROWS):
+                yield from batch.to_pylist()
+        return
+    for batch in _arrow_batches(path):
+        for start in range(0, batch.num_rows, _WHOLE_ROWS):
+            yield from batch.slice(start, _WHOLE_ROWS).to_pylist()
 
 
-def _arrow_batches(source: Any) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
     """The batches of an Arrow file or stream."""
-    try:
-        yield from pa.ipc.open_stream(source)
-    except pa.ArrowInvalid:
-        file = pa.ipc.open_file(source)
-        yield from (file.get_batch(i) for i in range(file.num_record_batches))
+    check_file(path)
+    with pa.memory_map(str(path)) as source:
+        try:
+            yield from pa.ipc.open_stream(source)
+        except pa.ArrowInvalid:
+            file = pa.ipc.open_file(source)
+            yield from (file.get_batch(i) for i in range(file.num_record_batches))
