@@ -111,6 +111,22 @@ def test_a_file_whose_text_has_another_name_ends_with_its_fields(
     assert error.endswith("`stamm fields web.jsonl` shows what is read.")
 
 
+def test_a_text_without_a_held_out_part_stops_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.txt").write_text("\n\n".join(texts()[:8]))
+    assert main(("run", "train.own", "inputs=mine.txt", "execution.workers=1")) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "the packed corpus holds no held-out document. Add documents" in error
+    assert not Path("runs/train.own/arms/xielu/metrics.jsonl").exists()
+
+
+def test_a_plan_without_inputs_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("plan", "train.own")) == 2
+    assert "Set inputs=FILES_OR_FOLDER" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_own_text_becomes_one_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -432,7 +432,7 @@ def test_text_of_ones_own_needs_no_address(
         ({"meta": {"where": "https://a.example/x"}}, "meta.where"),
         ({"place": ""}, "place"),
         ({"place": None}, "place"),
-        ({"note": "see https://a.example/x", "path": "//TODO"}, ""),
+        ({"note": "see https://a.example/x", "path": "//a comment"}, ""),
         ({"media": "https://a.example/i.png", "licence": "https://a.example/x"}, ""),
     ],
 )

@@ -32,6 +32,7 @@ def test_a_long_text_is_cut_at_blank_lines(tmp_path: Path, encoding: str, ends: 
     texts = [part.content.decode() for part in parts if isinstance(part, InputRecord)]
     assert len(texts) == len(parts) >= 4
     assert "".join("".join(texts).split()) == "".join(LONG.split())
+    assert "\r" not in "".join(texts)
     assert all(text.startswith("Paragraph") for text in texts)
     assert all(len(text) < 2 * PART_BYTES for text in texts[:-1])
     assert [part.place.position for part in parts] == list(range(1, len(parts) + 1))

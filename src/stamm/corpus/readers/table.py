@@ -137,7 +137,7 @@ def _holds_text(kind: pa.DataType) -> bool:
         return _holds_text(kind.value_type)
     if pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return any(_holds_text(kind.field(number).type) for number in range(kind.num_fields))
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _addresses_not_read(
