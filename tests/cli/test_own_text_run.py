@@ -65,10 +65,39 @@ def test_fields_names_the_settings_that_read_others(
 
 
 @pytest.mark.parametrize(
+    ("rows", "fix"),
+    [
+        ([{"sha": "a" * 64, "body": "Hi."}, {"sha": "b" * 64, "body": "word " * 50}], "text=body"),
+        ([{"words": "a", "Url": "https://a.example/a-long-address"}], "text=words"),
+        (
+            [{"words": "a", "at": "https://a.example/a-long-address"}],
+            "text=words corpus.fields.url=at",
+        ),
+        ([{"picture": b"0" * 99, "words": "a"}], "text=words"),
+    ],
+)
+def test_fields_proposes_the_field_with_the_most_text(
+    rows: list[dict[str, object]], fix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path / "rows.parquet", rows, "parquet")
+    assert main(("fields", str(file), "--json")) == 1
+    corpus = json.loads(capsys.readouterr().out)["readers"][0]
+    assert corpus["fix"] == f"Set corpus.fields.{fix}"
+
+
+def test_fields_reports_lines_that_are_not_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n{"text": "b"\n{"text": "c"}\n')
+    assert main(("fields", str(tmp_path / "rows.jsonl"))) == 0
+    assert "1 line is not read: line 2: invalid_json: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("name", "content", "words"),
     [
         ("a.txt", "text", "has no fields that are known by its ending"),
-        ("a.jsonl", "not JSON\n", "has no row that can be read"),
+        ("a.jsonl", "not JSON\n", "has no row that can be read (line 1: invalid_json: "),
         ("a.parquet", "PAR1", "cannot be read"),
     ],
 )
@@ -109,6 +138,22 @@ def test_a_file_whose_text_has_another_name_ends_with_its_fields(
     assert "no document was kept of 3: no_text 3" in error
     assert "web.jsonl: no text; fields of the file: id, body, meta.link" in error
     assert error.endswith("`stamm fields web.jsonl` shows what is read.")
+
+
+def test_a_text_without_a_held_out_part_stops_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.txt").write_text("\n\n".join(texts()[:8]))
+    assert main(("run", "train.own", "inputs=mine.txt", "execution.workers=1")) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "the packed corpus holds no held-out document. Add documents" in error
+    assert not Path("runs/train.own/arms/xielu/metrics.jsonl").exists()
+
+
+def test_a_plan_without_inputs_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("plan", "train.own")) == 2
+    assert "Set inputs=FILES_OR_FOLDER" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -57,8 +57,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
 # The words of a verb's first argument, beside files and folders.
 _NAMED = {
-    "recipes": ("run", "plan", "compare", "search", "show", "cp", "diff", "export"),
-    "activations": ("show", "check"),
+    "recipes": ("run", "plan", "show", "cp", "diff"),
+    "activations": ("show", "check", "bench"),
 }
 
 
@@ -76,10 +76,9 @@ def _completion(shell: str) -> str:
     for verb in VERBS:
         words = argument_words(verb)
         words += [w for kind, verbs in _NAMED.items() if verb.name in verbs for w in known[kind]]
-        if verb.name in ("compare", "search"):  # which take their recipes without the prefix
-            words += [
-                w.removeprefix(f"{verb.name}.") for w in known["recipes"] if w.startswith(verb.name)
-            ]
+        if verb.name in ("compare", "search"):  # of which the prefix may be left out
+            own = [name for name in known["recipes"] if name.startswith(f"{verb.name}.")]
+            words += [*own, *(name.removeprefix(f"{verb.name}.") for name in own)]
         cases.append(f"    {verb.name}) words='{' '.join(words)}' ;;")
     header = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"
     return (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,7 +20,7 @@ from stamm.corpus.formats import JSONL, TABLE, is_table
 from stamm.corpus.inputs import locate
 from stamm.corpus.limits import FIELDS, FieldNames, ReadLimits
 from stamm.corpus.readers.jsonl import first_objects
-from stamm.corpus.readers.rows import LOOKS_LIKE_URL, FieldUse, record_of
+from stamm.corpus.readers.rows import ADDRESS, LOOKS_LIKE_URL, FieldUse, record_of
 from stamm.corpus.readers.table import first_table_rows
 from stamm.corpus.records import InputRecord, Place, UnreadableRecord
 
@@ -57,15 +59,15 @@ def run(options: argparse.Namespace, verb: str) -> int:
             f"{name} has no fields that are known by its ending",
             fix=f"Known: {', '.join((*JSONL, *TABLE))}",
         )
-    limits = ReadLimits()
-    rows = (
-        first_table_rows(path, options.rows)
-        if is_table(path.name)
-        else first_objects(path, limits, options.rows)
-    )
+    unread: list[str] = []
+    if is_table(path.name):
+        rows: list[Any] = first_table_rows(path, options.rows)
+    else:
+        rows, unread = first_objects(path, ReadLimits(), options.rows)
     if not rows:
-        raise DataError(f"{name} has no row that can be read", fix="Check its format")
-    found = described(name, rows, names)
+        why = f" ({unread[0]})" if unread else ""
+        raise DataError(f"{name} has no row that can be read{why}", fix="Check its format")
+    found = {**described(name, rows, names), "unread": unread}
     if options.json:
         print_json(found)
     else:
@@ -77,10 +79,14 @@ def described(name: str, rows: list[Any], names: FieldNames) -> dict[str, Any]:
     """The fields of some rows and the readers that can use the rows, as JSON values."""
     records, taken = _read(name, rows, names)
     facts: dict[str, dict[str, Any]] = {}
+    lengths: Counter[str] = Counter()
     for row in rows:
         for path, value in _leaves(row):
             one = facts.setdefault(path, {"field": path, "type": "", "rows": 0, "example": ""})
             one["rows"] += 1
+            is_address = isinstance(value, str) and re.match(ADDRESS, value, re.IGNORECASE)
+            if isinstance(value, str) and path not in taken and not is_address:
+                lengths[path] += len(value)
             if not one["example"] and value not in ("", None):
                 one["type"], one["example"] = _type(value), _shown(value)
             one["read as"] = taken.get(path, "").replace(LOOKS_LIKE_URL, "looks like an address")
@@ -90,7 +96,7 @@ def described(name: str, rows: list[Any], names: FieldNames) -> dict[str, Any]:
         "used by": "train.own, corpus.*",
         "rows": len(rows) - len(unread),
         "problem": f"{unread[0].reason}: {unread[0].detail}" if unread else "",
-        "fix": _corpus_fix(name, rows, facts, taken, names),
+        "fix": _corpus_fix(name, rows, lengths, taken, names),
     }
     return {
         "file": name,
@@ -138,15 +144,17 @@ def _read(
 def _corpus_fix(
     name: str,
     rows: list[Any],
-    facts: Mapping[str, Mapping[str, Any]],
+    lengths: Mapping[str, int],
     taken: Mapping[str, str],
     names: FieldNames,
 ) -> str:
-    """The settings that read the longest text, and what looks like an address; "" where both are read."""
+    """The settings that read the longest text, and what looks like an address; "" where both are read.
+
+    lengths   characters of each field of text that is not read
+    """
     settings = []
-    texts = [one for one in facts.values() if one["type"].startswith("text")]
-    if "text" not in taken.values() and texts:
-        best = max(texts, key=lambda one: int(one["type"].split()[1]))["field"]
+    if "text" not in taken.values() and lengths:
+        best = max(lengths, key=lambda path: lengths[path])
         settings.append(f"corpus.fields.text={best}")
         _, taken = _read(name, rows, replace(names, text=best))
     like = [path for path, field in taken.items() if field == LOOKS_LIKE_URL]
@@ -171,7 +179,7 @@ def _leaves(value: Any, above: str = "", depth: int = 0) -> Iterator[tuple[str, 
 
 def _type(value: Any) -> str:
     if isinstance(value, str | bytes):
-        return f"text {len(value):,}".replace(",", "")
+        return f"{'text' if isinstance(value, str) else 'bytes'} {len(value)}"
     if isinstance(value, list):
         return f"list {len(value)}"
     kinds = {bool: "boolean", dict: "object"}
@@ -197,6 +205,9 @@ def _print(name: str, found: Mapping[str, Any]) -> None:
     print(
         f"{visible(name, 200)}: {number:,} {'row' if number == 1 else 'rows'}, the first of the file\n"
     )
+    if unread := found["unread"]:
+        lines = "1 line is" if len(unread) == 1 else f"{len(unread):,} lines are"
+        print(f"{lines} not read: {visible(unread[0], 200)}\n")
     cells = [
         [_cut(one["field"], _PATH), one["type"], str(one["rows"]), one["example"], one["read as"]]
         for one in found["fields"]

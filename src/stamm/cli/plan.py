@@ -24,6 +24,7 @@ from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
 from stamm.recipes.length import CorpusLength, corpus_length, text_bytes
+from stamm.recipes.own_text import OwnText
 from stamm.recipes.resolve import resolve
 from stamm.recipes.search import Search
 from stamm.recipes.study import Study
@@ -157,6 +158,8 @@ def _branches(config: CooldownRecipe | LongerRecipe, root: Path) -> dict[str, Pr
 
 
 def _instead(config: object) -> str:
+    if isinstance(config, OwnText):
+        return "Set inputs=FILES_OR_FOLDER, your own text"
     if isinstance(config, Comparison):
         return "Use `stamm compare` with --dry-run, which prints size and work of each arm"
     if isinstance(config, Search):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from functools import cache
@@ -24,9 +25,9 @@ def time_line(runs: Iterable[tuple[PretrainConfig, int | None, int]], jobs: int 
 
     runs   configuration, sequences of its packed corpus (None: the configuration has the length), and
            the number of times it is trained
-    jobs   runs at the same time
+    jobs   runs at the same time: they gain nothing beyond the cores for their threads, and on one GPU
     """
-    seconds, count, source = 0.0, 0, ""
+    seconds, count, source, at_once = 0.0, 0, "", jobs
     for config, sequences, times in runs:
         devices, throughput = this_machine(config)
         time = plan(config, devices, sequences, throughput)["time"]
@@ -35,12 +36,14 @@ def time_line(runs: Iterable[tuple[PretrainConfig, int | None, int]], jobs: int 
         seconds += times * time["seconds"]
         count += times
         source = f"{time['devices']}, {time['source']}"
+        cores = (os.cpu_count() or 1) // config.engine.threads
+        at_once = min(at_once, 1 if devices is not None else max(cores, 1))
     if not count:
         return ""
-    cores = os.cpu_count() or 1
+    at_once = min(at_once, count)
     name = "run" if count == 1 else "runs"
-    together = f", {jobs} at the same time" if jobs > 1 else ""
-    expected = seconds_text(seconds / min(jobs, cores))
+    together = f", {at_once} at the same time" if at_once > 1 else ""
+    expected = seconds_text(seconds / count * math.ceil(count / at_once))
     return f"Training time: about {expected} for {count} {name}{together} ({source})."
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from stamm.base.errors import DataError
+
 TRAIN, HELD_OUT, CONTROL = "train", "held_out", "control"
 
 
@@ -14,3 +16,13 @@ def count_held_out(documents: int, share: float) -> int:
     if share == 0.0 or documents < 2:
         return 0
     return min(documents - 1, max(1, round(share * documents)))
+
+
+def check_held_out(documents: int) -> None:
+    """Raise DataError without a held-out document to evaluate on."""
+    if not documents:
+        raise DataError(
+            "the packed corpus holds no held-out document",
+            fix="Add documents: none is held out of a language with a single one; or set corpus.held_out "
+            "above 0; or leave out the evaluation, evaluate=none",
+        )

@@ -33,7 +33,7 @@ REASONS: dict[str, str] = {
     "html_too_deep": "elements nested beyond corpus.limits.html_depth, or too deep for so many",
     "html_too_large": "more tags than corpus.limits.html_tags, or over 30 s or 1 GiB to extract",
     "undecodable": "a page whose bytes are not text in its declared encoding nor in another",
-    "binary": "a binary file of a repository",
+    "binary": "a file with a zero byte, not text",
     "link": "a link in a repository; links are not followed",
     "no_file": "a device or pipe in a repository",
     "bad_path": "a path that leads out of the repository, or is empty",

@@ -9,8 +9,9 @@ from typing import Any
 
 from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import Progress
-from stamm.base.errors import ConfigError, DataError
+from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_value
+from stamm.corpus.held_out import check_held_out
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.config import EvaluateConfig
@@ -66,11 +67,7 @@ def document_losses(
     """
     context, overlap = context_and_overlap(config, decoder)
     documents = split.documents().to_pylist()
-    if not documents:
-        raise DataError(
-            "the packed corpus holds no held-out document",
-            fix="Set corpus.held_out above 0, or run without evaluate",
-        )
+    check_held_out(len(documents))
     parts: list[tuple[int, Window]] = []
     sequences: list[list[int]] = []
     for number, document in enumerate(documents):

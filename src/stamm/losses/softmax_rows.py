@@ -17,7 +17,7 @@ _BLOCK = 8192  # logits of a row at a time
 _WARPS = 16
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _row(  # type: ignore[no-untyped-def]
     logits, target, scale, nats, log_z, columns, z_loss, WANTED: tl.constexpr, BLOCK: tl.constexpr
 ):

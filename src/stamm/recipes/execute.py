@@ -16,8 +16,11 @@ from pathlib import Path
 from stamm.base.config import to_plain
 from stamm.base.console import Console, NoProgress, Progress
 from stamm.base.errors import ConfigError, StammError
+from stamm.base.files import read_json
 from stamm.base.shutdown import termination_as_interrupt
 from stamm.base.units import seconds_text
+from stamm.corpus.held_out import HELD_OUT, check_held_out
+from stamm.evaluate.config import EvaluateConfig
 from stamm.pretrain.config import MegatronFiles, PretrainConfig
 from stamm.recipes.catalog import Branching, Config
 from stamm.recipes.jobs import (
@@ -138,6 +141,7 @@ class RecipeRun:
         def announce(number: int, count: int, step: Step) -> str:
             nonlocal current
             current = f"step {step.name}"
+            self._check_held_out(step)
             console.prefix = f"[{number}/{count}{self._end()}] "
             if others is not None and step.job in ALL_RANKS:
                 others.broadcast(step.name)
@@ -161,6 +165,17 @@ class RecipeRun:
             raise
         finally:
             console.close()
+
+    def _check_held_out(self, step: Step) -> None:
+        """Raise DataError before a training whose evaluation would find no held-out document."""
+        packs = {
+            later.inputs["pack"]
+            for later in self.steps
+            if isinstance(later.config, EvaluateConfig) and "held_out" in later.config.tasks
+        }
+        if step.job == "pretrain" and (pack := step.inputs.get("pack")) in packs:
+            splits = read_json(self.root / str(pack) / MANIFEST)["splits"]
+            check_held_out(splits[HELD_OUT]["documents"])
 
     def _end(self) -> str:
         """When the run is expected to end; "" for a run of few steps, and at its start."""

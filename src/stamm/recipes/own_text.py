@@ -116,7 +116,7 @@ class OwnText:
 
 
 def own() -> OwnText:
-    """One model from your own text: set inputs=FILES_OR_FOLDER; 20 MB take about 10 minutes."""
+    """One model from your own text: set inputs=FILES_OR_FOLDER; --dry-run prints size and time."""
     return OwnText()
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from stamm.base.config import override, with_home
+from stamm.base.config import nearest, override, raise_together, with_home
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import guarded, load_python
 from stamm.recipes import catalog
 from stamm.recipes.own_text import OwnText
+from stamm.recipes.study import Study
 
 C = TypeVar("C")
 _SHORT = {
@@ -73,9 +74,20 @@ def overridden(
     """
     if not isinstance(config, OwnText):
         return Resolved(name, override(config, overrides, where), tuple(overrides), config, source)
-    keys = {field.name for field in dataclasses.fields(OwnText)}
-    own = [text for text in overrides if text.partition("=")[0].partition(".")[0] in keys]
+    own_keys, study_keys = (
+        {field.name for field in dataclasses.fields(kind)} for kind in (OwnText, Study)
+    )
+    own = [text for text in overrides if _first_key(text) in own_keys]
     rest = [text for text in overrides if text not in own]
+    raise_together(
+        [
+            ConfigError(
+                f"unknown key {key!r}", where=where, fix=nearest(key, own_keys | study_keys)
+            )
+            for text in rest
+            if "=" in text and (key := _first_key(text)) not in study_keys
+        ]
+    )
     config = override(config, own, where)
     if not config.inputs and not rest:
         return Resolved(name, config, tuple(overrides), config, source)
@@ -85,6 +97,10 @@ def overridden(
     study = config.study()
     changed = override(study, rest, where)
     return Resolved(name, changed, tuple(overrides), study, source, is_own=True)
+
+
+def _first_key(assignment: str) -> str:
+    return assignment.partition("=")[0].partition(".")[0]
 
 
 @overload

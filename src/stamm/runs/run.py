@@ -111,7 +111,8 @@ class Run:
         """
         if not self.root.exists():
             return None
-        if not (self.root / "config.json").is_file():
+        path = self.root / "config.json"
+        if not path.is_file() or not _is_config(read_json(path, _CONFIG_FIX)):
             raise RunError(f"{self.root} is not a run folder", fix="Move it away yourself")
         with self.locked():
             name = self.root.resolve().name
@@ -128,7 +129,7 @@ class Run:
             write_json(self.root / "config.json", record(ConfigFile, self.request))
 
     def _check_same(self, stored: Any) -> None:
-        if not isinstance(stored, dict) or not {"schema", "recipe", "config"} <= stored.keys():
+        if not _is_config(stored):
             raise RunError(
                 f"{self.root / 'config.json'} is not the configuration of a run",
                 fix="Choose another folder with --out",
@@ -597,6 +598,11 @@ def _is_of_another(path: Path, step: Step) -> bool:
     except DataError:  # of receipts that this run will write again
         return False
     return receipt is not None and receipt.writer != f"step {step.name}"
+
+
+def _is_config(stored: Any) -> bool:
+    """Whether this is the config.json of a run, and not that of a Hugging Face model."""
+    return isinstance(stored, dict) and stored.keys() >= {"schema", "recipe", "config"}
 
 
 def _is_ours(path: Path) -> bool:

@@ -40,6 +40,12 @@ def test_verbs_options_recipes_and_activations_are_completed(script: Path) -> No
     assert "xielu" in _completed(script, "stamm", "show", "xi")
     assert _completed(script, "stamm", "ls", "rec") == ["recipes"]
     assert _completed(script, "stamm", "compare", "evidence_sm") == ["evidence_smoke"]
+    assert _completed(script, "stamm", "search", "search.s") == ["search.smoke"]
+
+
+def test_recipes_are_completed_where_they_can_be_named(script: Path) -> None:
+    refused = [("compare", "demo"), ("search", "demo"), ("export", "demo")]
+    assert [_completed(script, "stamm", *words) for words in refused] == [[], [], []]
 
 
 def test_files_are_completed_where_no_word_fits(script: Path) -> None:

@@ -68,7 +68,7 @@ def test_the_line_names_the_number_of_runs_and_divides_by_jobs(
     monkeypatch.setattr(training_time.os, "cpu_count", lambda: 4)
     study = demo()
     run = replace(study.pretrain_of(study.arms[0]), sequences=4642)
-    run = replace(run, engine=replace(run.engine, device="cpu"))
+    run = replace(run, engine=replace(run.engine, device="cpu", threads=1))
     line = training_time.time_line([(run, None, 3)])
     assert re.match(r"Training time: about \d+ min \d\d s for 3 runs \(this CPU, expected", line)
     alone = training_time.time_line([(run, None, 1)])
@@ -76,6 +76,11 @@ def test_the_line_names_the_number_of_runs_and_divides_by_jobs(
     shared = training_time.time_line([(run, None, 3)], jobs=3)
     assert "for 3 runs, 3 at the same time (" in shared
     assert re.search("about (.*?) for", shared)[1] == re.search("about (.*?) for", alone)[1]  # type: ignore[index]
+    assert training_time.time_line([(run, None, 1)], jobs=3) == alone
+    wide = replace(run, engine=replace(run.engine, threads=4))  # the whole machine
+    assert training_time.time_line([(wide, None, 3)], 3) == training_time.time_line(
+        [(wide, None, 3)]
+    )
     assert training_time.time_line([]) == ""
 
 

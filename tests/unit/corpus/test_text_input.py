@@ -13,6 +13,7 @@ from stamm.corpus.inputs import expand
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.text import PART_BYTES
+from stamm.corpus.reasons import reason_text
 from stamm.corpus.records import InputRecord, UnreadableRecord
 from stamm.runs.job import Workspace
 
@@ -32,6 +33,7 @@ def test_a_long_text_is_cut_at_blank_lines(tmp_path: Path, encoding: str, ends: 
     texts = [part.content.decode() for part in parts if isinstance(part, InputRecord)]
     assert len(texts) == len(parts) >= 4
     assert "".join("".join(texts).split()) == "".join(LONG.split())
+    assert "\r" not in "".join(texts)
     assert all(text.startswith("Paragraph") for text in texts)
     assert all(len(text) < 2 * PART_BYTES for text in texts[:-1])
     assert [part.place.position for part in parts] == list(range(1, len(parts) + 1))
@@ -60,6 +62,7 @@ def test_a_binary_file_under_a_text_ending_is_a_row_with_a_reason(tmp_path: Path
     (tmp_path / "a.txt").write_bytes(b"\x7fELF\0\0\0")
     (record,) = read(tmp_path / "a.txt")
     assert isinstance(record, UnreadableRecord) and record.reason == "binary"
+    assert "repository" not in reason_text(record.reason)
 
 
 ROWS = [{"text": f'a "quoted" [list], {{braces}} \\ and \\\\ {"é" * n}', "n": [1, {"a": "]"}]} for n in range(3000, 3040)]  # fmt: skip

@@ -97,6 +97,12 @@ def test_every_setting_of_its_study_can_be_changed(mine: str) -> None:
         (["inputs=FILE", "size=smal"], "Did you mean 'small'? Known: auto, tiny"),
         (["inputs=FILE", "size=12"], "size = 12 lies outside 50k to 4B"),
         (["inputs=FILE", "sizes=3M"], "unknown key 'sizes'"),
+        (["input=FILE"], "unknown key 'input' (set on the command line). Did you mean 'inputs'?"),
+        (
+            ["inputs=FILE", "arm=3"],
+            "unknown key 'arm' (set on the command line). Did you mean 'arms'?",
+        ),
+        (["input=FILE", "siz=3M", "pretrain.epochs=2"], "2 problems: (1) unknown key 'input'"),
         (["inputs=FILE.pdf"], "FILE.pdf does not exist (corpus.inputs)"),
     ],
 )

@@ -413,3 +413,14 @@ def test_an_altered_external_file_of_another_run_is_refused(tmp_path: Path) -> N
     (other / "one" / "x").write_text("b")
     with pytest.raises(DataError, match="differs from what step one wrote"):
         _execute(root, (step,), Jobs())
+
+
+def test_the_folder_of_a_model_is_not_set_aside(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_json(folder / "config.json", {"model_type": "llama"})
+    run = Run(folder, "recipe", [], {})
+    with pytest.raises(RunError, match="is not a run folder"):
+        run.set_aside()
+    write_json(folder / "config.json", {"schema": 1, "recipe": "recipe", "config": {}})
+    assert run.set_aside() == tmp_path / "model.before-1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,26 +70,40 @@ def _record(
             size=line.size,
         )
 
+    row, reason, detail = _parsed(line, limits)
+    return unread(reason, detail) if reason else record_of(place, row, names, line.data, use)
+
+
+def _parsed(line: Line, limits: ReadLimits) -> tuple[Any, str, str]:
+    """The value of a line; or the reason why there is none, and its detail."""
     if line.size > limits.line_bytes:
-        return unread("line_too_long", f"{line.size} bytes, limit {limits.line_bytes}")
+        return None, "line_too_long", f"{line.size} bytes, limit {limits.line_bytes}"
     try:
         # A byte order mark may occur at the start of a file, and of concatenated files.
-        row: Any = parse_json(line.data.decode("utf-8-sig"))
+        return parse_json(line.data.decode("utf-8-sig")), "", ""
     except UnicodeDecodeError as error:
-        return unread("invalid_utf8", f"byte {error.start} of the line: {error.reason}")
-    except (ValueError, RecursionError) as error:
-        return unread("invalid_json", str(error) if isinstance(error, ValueError) else "too deep")
-    return record_of(place, row, names, line.data, use)
+        return None, "invalid_utf8", f"byte {error.start} of the line: {error.reason}"
+    except ValueError as error:
+        return None, "invalid_json", str(error)
+    except RecursionError:
+        return None, "invalid_json", "too deep"
 
 
-def first_objects(path: Path, limits: ReadLimits, count: int) -> list[Any]:
-    """The values of the first rows of a file that are JSON, as they are."""
+def first_objects(path: Path, limits: ReadLimits, count: int) -> tuple[list[Any], list[str]]:
+    """The values of the first `count` rows of a file, and the reasons against lines between them."""
     rows: list[Any] = []
-    with contextlib.suppress(StreamError), BoundedStream(path, limits.expansion) as stream:
-        for line in json_lines(path, stream, limits):
-            if len(rows) == count:
-                break
-            if line.data.strip() and line.size <= limits.line_bytes:
-                with contextlib.suppress(ValueError, RecursionError):
-                    rows.append(parse_json(line.data.decode("utf-8-sig")))
-    return rows
+    unread: list[str] = []
+    with BoundedStream(path, limits.expansion) as stream:
+        try:
+            for line in json_lines(path, stream, limits):
+                if len(rows) == count:
+                    break
+                if line.data.strip():
+                    row, reason, detail = _parsed(line, limits)
+                    if reason:
+                        unread.append(f"line {line.number}: {reason}: {detail}")
+                    else:
+                        rows.append(row)
+        except StreamError as stopped:
+            unread.append(f"{stopped.reason}: {stopped.detail}")
+    return rows, unread

@@ -133,6 +133,8 @@ _DENIES_TRAINING = re.compile(
 )
 _HOST_NAMES = ("domain", "url_domain", "source_domain", "host", "hostname", "site")
 _HOST = re.compile(r"(?:[a-z0-9-]{1,63}\.)+[a-z]{2,63}(?::\d{1,5})?(?:[/?#]\S*)?", re.IGNORECASE)
+ADDRESS = r"\s*[<(\[]?(?:(?:https?|ftp)://|//(?:[a-z0-9-]+\.)+[a-z]{2}|www\.[a-z0-9-]+\.)"
+"""The beginning of a text that looks like a web address, in any case of its letters."""
 _HOLDS_MORE = re.compile(
     r"opt|allow|robots|consent|tdm|train|no_?-?ai|headers|https?:", re.IGNORECASE
 )
@@ -346,7 +348,7 @@ def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUs
     address = _address(read["url"], bool(names.url))
     like = set() if address.strip() else _like_addresses([*flat.items(), *nested])
     use.read[LOOKS_LIKE_URL].update(like)
-    empty = [] if address.strip() else [p for p in flat if canonical(p) in _NAMES["url"]]
+    empty = [] if address.strip() else [path for path in flat if is_address_field(path, names)]
     fields = {
         "url": address,
         "licence": licences[0] if len(licences) == 1 else _all_licences(licences),
@@ -426,17 +428,36 @@ def _parsed(value: Any) -> Any:
 
 
 def _like_addresses(leaves: Iterable[tuple[str, Any]]) -> set[str]:
-    """The fields that are not read as the address, and whose value looks like one."""
+    """The fields that are not read as the address, and of which a value looks like one."""
     like = set()
     for path, value in leaves:
-        name = canonical(path)
-        is_read_otherwise = name in ROW_KEYS.read and name not in (*_NAMES["url"], "source")
-        of_pictures = path.partition(".")[0] == "media"
-        if is_read_otherwise or of_pictures or "licen" in name or not isinstance(value, str):
+        if not may_hold_address(path):
             continue
-        if _is_web_address(value) or (name in _HOST_NAMES and _is_host(value)):
-            like.add(path)
+        is_host = canonical(path) in _HOST_NAMES
+        values = _parsed(value)
+        for text in values if isinstance(values, list) else [value]:
+            if isinstance(text, str) and (
+                re.match(ADDRESS, text, re.IGNORECASE) or (is_host and _is_host(text))
+            ):
+                like.add(path)
     return like
+
+
+def addresses_in(path: str, value: str) -> set[str]:
+    """The fields of a value that is not read, itself or what its JSON holds, that look like addresses."""
+    return _like_addresses([(path, value), *_nested(path, value)])
+
+
+def may_hold_address(path: str) -> bool:
+    """Whether a field that looks like an address may be that of the document."""
+    name = canonical(path)
+    is_read_otherwise = name in ROW_KEYS.read and name not in (*_NAMES["url"], "source")
+    return not is_read_otherwise and path.partition(".")[0] != "media" and "licen" not in name
+
+
+def is_address_field(path: str, names: FieldNames) -> bool:
+    """Whether the address of a row is read from a field, or from an object that it is."""
+    return canonical(path) in _NAMES["url"] or path == names.url or names.url.startswith(f"{path}.")
 
 
 def as_mapping(value: Any) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,16 @@ from stamm.base.errors import DataError
 from stamm.base.receipts import check_file
 from stamm.corpus.limits import FIELDS, FieldNames, ReadLimits
 from stamm.corpus.readers.rows import (
+    ADDRESS,
     KNOWN_NAMES,
+    LOOKS_LIKE_URL,
     FieldUse,
+    addresses_in,
     canonical,
+    is_address_field,
     is_known_container,
     is_read,
+    may_hold_address,
     record_of,
     text_field,
 )
@@ -49,10 +55,16 @@ def read_table_rows(
         for batch in _batches(path, names, use):
             columns = list(_flat(batch, names))
             sizes = [_sizes(column) for _, column in columns]
+            addresses = _addresses_not_read(batch, names, limits)
             for row in range(batch.num_rows):
                 position += 1
                 place = Place(file=name, position=position)
-                yield _record(place, columns, row, sizes, limits, names, use)
+                record = _record(place, columns, row, sizes, limits, names, use)
+                if addresses.get(row) and isinstance(record, InputRecord) and not record.url:
+                    use.read[LOOKS_LIKE_URL].update(addresses[row])
+                    field = record.address_field or clean_field(addresses[row][0])
+                    record = replace(record, address_field=field)
+                yield record
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         detail = str(error).partition("\n")[0][:500]
         yield UnreadableRecord(
@@ -72,10 +84,17 @@ def _batches(path: Path, names: FieldNames, use: FieldUse) -> Iterator[pa.Record
         schema = pq.read_schema(path)
         leaves = dict(_leaves(schema))
         text = text_field(schema.names, names)
-        is_string = text and schema.field(text).type in (pa.string(), pa.large_string())
-        with pq.ParquetFile(path, read_dictionary=[text] if is_string else []) as file:
+        unread = [] if _has_address(leaves, names) else [leaf for leaf in leaves if leaf != text]
+        texts = [
+            leaf for leaf in (text, *unread)
+            if leaf in schema.names and schema.field(leaf).type in (pa.string(), pa.large_string())
+        ]  # fmt: skip
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
             _count_unknown(leaves, file.metadata.num_rows, names, use)
-            columns = [leaf for leaf, kind in leaves.items() if _is_wanted(leaf, names, kind)]
+            columns = [
+                leaf for leaf, kind in leaves.items()
+                if _is_wanted(leaf, names, kind) or (leaf in unread and _holds_text(kind))
+            ]  # fmt: skip
             for number in range(file.num_row_groups):
                 group = file.metadata.row_group(number)
                 fitting = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
@@ -107,6 +126,65 @@ def _is_wanted(leaf: str, names: FieldNames, kind: pa.DataType) -> bool:
         or any(each == leaf or each.startswith(f"{leaf}.") for each in configured)
         or any(is_read(name) for name in _names_inside(kind))
     )
+
+
+def _has_address(paths: Iterable[str], names: FieldNames) -> bool:
+    """Whether a table has a column from which the address is read."""
+    return any(is_address_field(path, names) for path in paths)
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _holds_text(kind.value_type)
+    if pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return any(_holds_text(kind.field(number).type) for number in range(kind.num_fields))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _addresses_not_read(
+    batch: pa.RecordBatch, names: FieldNames, limits: ReadLimits
+) -> dict[int, list[str]]:
+    """Fields that are not read and look like addresses, by row; {} for a table with a column for them."""
+    like: dict[int, list[str]] = {}
+    if _has_address(dict(_leaves(batch.schema)), names):
+        return like
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        for path, values, parents in _texts(name, column, None, names):
+            texts = values.dictionary if isinstance(values, pa.DictionaryArray) else values
+            matches = pc.match_substring_regex(
+                texts, rf"^(?:{ADDRESS}|\s*[\[{{])", ignore_case=True
+            )
+            matches = pc.and_(matches, pc.less_equal(pc.binary_length(texts), limits.line_bytes))
+            if isinstance(values, pa.DictionaryArray):
+                matches = matches.take(values.indices)
+            for index in pc.indices_nonzero(matches.fill_null(False)).to_pylist():
+                row = index if parents is None else parents[index].as_py()
+                for field in sorted(addresses_in(path, values[index].as_py())):
+                    if field not in like.setdefault(row, []):
+                        like[row].append(field)
+    return like
+
+
+def _texts(
+    path: str, column: pa.Array, parents: pa.Array | None, names: FieldNames
+) -> Iterator[tuple[str, pa.Array, pa.Array | None]]:
+    """The texts of a column that are not read, also inside structs and lists, with the row of each.
+
+    parents   the row of each value; None: its position
+    """
+    kind = column.type
+    is_container = pa.types.is_struct(kind) and is_known_container(path)
+    if _is_wanted(path, names, kind) and not is_container:
+        return
+    if pa.types.is_struct(kind):
+        for number, child in enumerate(column.flatten()):
+            yield from _texts(f"{path}.{kind.field(number).name}", child, parents, names)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        rows = pc.list_parent_indices(column)
+        rows = rows if parents is None else parents.take(rows)
+        yield from _texts(path, pc.list_flatten(column), rows, names)
+    elif _holds_text(kind) and may_hold_address(path):
+        yield path, column, parents
 
 
 def _names_inside(kind: pa.DataType) -> Iterator[str]:

@@ -24,6 +24,7 @@ def read_text(
 
     A part ends at the first blank line after `PART_BYTES`; without one within as many bytes again, at
     a line end or blank. So a single long text gives held-out documents, too. Positions count parts.
+    Line ends of Windows and of old Macs become newlines.
 
     Edge     UTF-16 needs a byte order mark; other encodings are detected for each part
     """
@@ -45,7 +46,8 @@ def read_text(
                     yield unread("binary", "a zero byte", part)
                     continue
                 try:
-                    content = decode(part, None).strip().encode()
+                    text = decode(part, None).replace("\r\n", "\n").replace("\r", "\n")
+                    content = text.strip().encode()
                 except UndecodableError as error:
                     yield unread("undecodable", str(error), part)
                     continue

@@ -47,7 +47,9 @@ def train_tokenizer(config: TokenizerConfig | TekkenConfig, workspace: Workspace
             raise DataError(
                 f"the corpus gives {tokenizer.size} tokens, fewer than {config.vocab_size}",
                 where="tokenizer.vocab_size",
-                fix=f"Set tokenizer.vocab_size={tokenizer.size} or less, or add text",
+                fix=f"Set tokenizer.vocab_size={tokenizer.size} or less, and pretrain.model.vocab_size with "
+                f"it; or add text: `stamm show ledger {workspace.folder.parent} decision=dropped` "
+                "shows what was left out",
             )
         write_text(workspace.folder / FILE, description)
         summary = _summary(config, tokenizer, samples)

@@ -161,8 +161,9 @@ def test_probes_are_trained_on_once_and_not_measured(tmp_path: Path) -> None:
 
 def test_a_poor_corpus_is_reported(tmp_path: Path) -> None:
     corpus = write(tmp_path / "c", [row("a", "aa", "eng_Latn", "train")], 1)
-    with pytest.raises(DataError, match=r"gives \d+ tokens, fewer than 6144"):
+    with pytest.raises(DataError, match=r"gives \d+ tokens, fewer than 6144") as caught:
         train(TokenizerConfig(), corpus, tmp_path / "t")
+    assert f"`stamm show ledger {tmp_path} decision=dropped`" in caught.value.fix
     assert not list((tmp_path / "t").iterdir())
 
 
