@@ -35,6 +35,7 @@ TESTS, ALL = "tests", "all"
 PARTS = (TESTS, *BENCHMARKS)
 WORKERS = 12
 SECONDS = 480  # for everything
+TEST_SECONDS, ONE_TEST_SECONDS = 240, 100
 ALL_PASS = Limit(of="failed", at_most=0)
 IN_TIME = Limit(of="took", at_most=SECONDS)
 
@@ -160,22 +161,34 @@ def _results(part: str, setting: Any, options: argparse.Namespace) -> Iterator[R
 
 
 def _tests(device: torch.device, options: argparse.Namespace) -> Iterator[Result]:
-    """The tests of tests/gpu by file: how many passed and failed, and why others did not run."""
+    """The tests of tests/gpu by file: how many passed and failed, and why others did not run.
+
+    build/gpu-tests.log has each as it ends, so that a run that is cut off tells how far it came.
+    """
     report = ROOT / "build" / "gpu-tests.xml"
+    log = report.with_suffix(".log")
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "tests/gpu", "--on", device.type]
     command += ["-n", str(options.workers), "--dist", "worksteal"]
     command += ["-p", "no:cacheprovider", f"--junitxml={report}", "-k", options.tests]
+    command += ["-v", "-o", f"timeout={ONE_TEST_SECONDS}"]
     # One thread each: the judge works on the CPU, and there are many of them.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False
-    )
+    with log.open("w") as output:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            check=False,
+            timeout=None if options.device == "cpu" else TEST_SECONDS,
+        )
     if done.returncode > 1 or not report.is_file():
-        raise RuntimeError(f"pytest ends with {done.returncode}: {done.stdout[-400:]}")
+        raise RuntimeError(f"pytest ends with {done.returncode}: {log.read_text()[-400:]}")
     if done.returncode:
-        print(done.stdout)
+        print(log.read_text())
     found: dict[str, list[ElementTree.Element]] = {}  # by file
     for case in ElementTree.parse(report).iter("testcase"):
         found.setdefault(case.get("classname", "").rpartition(".")[2], []).append(case)

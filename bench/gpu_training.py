@@ -118,7 +118,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--quick", action="store_true", help="a tiny model")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    # In memory: the last checkpoint has 13 GB, and a disk may take minutes for it.
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         found = measure(options.arm, select_device(options.device), options.quick, Path(folder))
     json.dump(found, sys.stdout)
 

@@ -32,6 +32,7 @@ from stamm.models.config import PlainFFN
 from stamm.models.ffn import build_ffn
 
 ROOT = Path(__file__).parents[1]
+ARM_SECONDS = 240  # of training, compilation included
 WARM_UP = 2  # rounds that are not counted
 PRICED = ("xielu", "prelu", "swish_beta")
 GATED = ("swiglu", "xielu_glu")
@@ -368,7 +369,9 @@ def training(setting: Setting) -> Iterator[Result]:
     for arm in TRAINED:
         command = [sys.executable, "-m", "bench.gpu_training", arm, "--device", setting.device.type]
         command += ["--quick"] if setting.is_quick else []
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=ARM_SECONDS
+        )
         if done.returncode:
             raise RuntimeError(f"{arm}: {done.stderr.strip()[-400:]}")
         found = json.loads(done.stdout.splitlines()[-1])

@@ -25,6 +25,7 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._VF._unpack_dual": "tangent of a tensor in forward mode, without the checks of unpack_dual",
     "torch._dynamo.exc.TorchDynamoException": "errors of compilation, reported in one line",
     "torch._dynamo.reset": "forget compilations of an earlier model, which count towards a limit",
+    "torch._assert_async": "targets of a loss on a GPU, without waiting for it",
     "torch._foreach_add_": "AdEMAMix over lists of tensors",
     "torch._foreach_div_": "AdEMAMix over lists of tensors",
     "torch._foreach_mul": "AdEMAMix over lists of tensors",

@@ -11,6 +11,7 @@ Source   Hsu et al. 2024 (arXiv 2410.10989) for the order of work; Chowdhery et 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from typing import Any, NamedTuple
 
@@ -210,11 +211,11 @@ def _rows_in_place(
     logits_CV: Tensor, target_C: Tensor, scale_C: Tensor, z_loss: float, wanted: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same by a Triton kernel; the gradient has the dtype and the memory of the logits."""
-    from stamm.losses.softmax_rows import softmax_rows
-
+    # Loaded here, since it needs Triton.
+    kernel = importlib.import_module("stamm.losses.softmax_rows")
     torch._assert_async(((target_C >= 0) & (target_C < logits_CV.shape[1])).all())
     labels = target_C[:, 0].clamp(0, logits_CV.shape[1] - 1)
-    nats_C, log_z_C = softmax_rows(logits_CV, labels, scale_C[:, 0], z_loss, wanted=wanted)
+    nats_C, log_z_C = kernel.softmax_rows(logits_CV, labels, scale_C[:, 0], z_loss, wanted=wanted)
     return nats_C[:, None], log_z_C[:, None], logits_CV
 
 
