@@ -1,7 +1,8 @@
-"""The processor of this machine: its model, and the vector instructions that torch uses on it."""
+"""The processor of this machine, its model and vector instructions, and the machine's memory."""
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from pathlib import Path
@@ -25,3 +26,13 @@ def cpu_capability() -> str | None:
     """
     torch = sys.modules.get("torch")
     return None if torch is None else str(torch.backends.cpu.get_cpu_capability())
+
+
+def memory_bytes() -> int:
+    """Memory of this machine, in bytes; of a container with a limit, the limit."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return installed
+    return min(installed, int(limit)) if limit.isdigit() else installed

@@ -237,11 +237,7 @@ def _memory_lines(memory: dict[str, Any], grid: dict[str, int]) -> list[tuple[st
     where = (
         f"{grid['data']} x {grid['context']} x {grid['tensor']} processes (data x context x tensor)"
     )
-    has = (
-        f" of {bytes_text(memory['device'])} ({memory['device_source']})"
-        if memory["device"]
-        else ""
-    )
+    has = f" of {bytes_text(memory['device'])} ({memory['device_source']})"
     parts = ("weights", "gradients", "moments", "gathered", "activations", "host")
     notes = {
         "weights": "float32, sharded; updated by the optimizer",

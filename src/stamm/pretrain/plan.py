@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from stamm.base.processor import memory_bytes
 from stamm.engine.attention_support import kernel_of
 from stamm.engine.config import EIGHT_BITS, Precision
 from stamm.engine.estimate import (
@@ -117,8 +118,8 @@ def plan(
             **_memory(memory),
             "precision": config.engine.precision,
             "sequences_in_flight_per_device": in_flight * setting.at_once,
-            "device": None if devices is None else devices.memory,
-            "device_source": None if devices is None else DEVICES[devices.name].source,
+            "device": memory_bytes() if devices is None else devices.memory,
+            "device_source": "this machine" if devices is None else DEVICES[devices.name].source,
         },
         "ffn_memory": _ffn_memory(config.model, 4 if config.engine.precision == "float32" else 2),
         "flops": {

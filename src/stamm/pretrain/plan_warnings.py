@@ -139,8 +139,8 @@ def _kernels(planned: PlanContext) -> Iterator[tuple[str, str]]:
 
 def _memory(planned: PlanContext) -> Iterator[tuple[str, str]]:
     config, memory = planned.config, planned.facts["memory"]
-    there = memory["device"]
-    if there is None or memory["per_device"] <= there:
+    there, here = memory["device"], planned.devices is None
+    if memory["per_device"] <= there:
         return
     fixes = []
     if memory["sequences_in_flight_per_device"] > 1:
@@ -149,9 +149,9 @@ def _memory(planned: PlanContext) -> Iterator[tuple[str, str]]:
         fixes.append("engine.activation_checkpointing=layers")
     if config.engine.precision == "float32":
         fixes.append("engine.precision=bfloat16")
-    fixes.append("more devices")
+    fixes.append("a smaller model" if here else "more devices")
     yield (
-        f"a device needs {bytes_text(memory['per_device'])} ({memory['fullest']}) and has"
+        f"{'this machine' if here else 'a device'} needs {bytes_text(memory['per_device'])} ({memory['fullest']}) and has"
         f" {bytes_text(there)}",
         f"Use {', or '.join(fixes)}",
     )

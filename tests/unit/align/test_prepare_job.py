@@ -417,6 +417,26 @@ def test_columns_that_a_configured_field_replaces_are_told(tmp_path: Path) -> No
         )
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_one_answer_of_pairs_is_learned(whole: bool, tmp_path: Path) -> None:
+    """SFT on the chosen answers of preference data; the rest of the pair is told, not read."""
+    asked, right, wrong = (
+        {"role": role, "content": text}
+        for role, text in (("user", "2+2?"), ("assistant", "4"), ("assistant", "5"))
+    )
+    row: dict[str, Any] = {"prompt": "2+2?", "score_chosen": 9.0, "score_rejected": 1.0}
+    if whole:
+        row |= {"chosen": [asked, right], "rejected": [asked, wrong]}
+        fields = RowFields(messages="chosen")
+    else:
+        row |= {"chosen": "4", "rejected": "5"}
+        fields = RowFields(completion="chosen")
+    out = prepare(tmp_path, [row], fields=fields)
+    (found,) = EncodedExamples.open(out).answers
+    assert TOKENIZER.decode(found.ids[found.prompt_tokens :]) == "4<|assistant_end|>"
+    assert summary(out).unknown_keys == {"rejected": 1, "score_chosen": 1, "score_rejected": 1}
+
+
 def test_names_of_all_columns_as_version_0_1_stored_them_are_no_setting(tmp_path: Path) -> None:
     stored = {
         name: name

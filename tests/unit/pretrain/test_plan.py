@@ -17,6 +17,7 @@ from stamm.models.flops import guide_flops, training_flops
 from stamm.models.guide_draws import guide_uses
 from stamm.optim.config import AdamW, AdEMAMix, GroupRule, Muon
 from stamm.optim.schedules import BatchPlan, BatchStage, WarmupStableDecay, step_rate
+from stamm.pretrain import plan as planning
 from stamm.pretrain.config import InitialWeights, PretrainConfig
 from stamm.pretrain.plan import Throughput, plan, setting_of
 from stamm.pretrain.plan_warnings import collapse
@@ -165,6 +166,14 @@ def test_too_little_memory_is_warned_of_with_what_would_help() -> None:
     assert not [
         line for line in _said(replace(config, micro_batch=1), "64xGH200") if "needs" in line
     ]
+
+
+def test_a_model_too_large_for_this_machine_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not [line for line in _said(RUN) if "needs" in line]
+    monkeypatch.setattr(planning, "memory_bytes", lambda: 2**20)
+    (line,) = [line for line in _said(RUN) if "needs" in line]
+    assert line.startswith("this machine needs") and "and has 1 MiB" in line
+    assert line.endswith("or a smaller model")
 
 
 @pytest.mark.parametrize(

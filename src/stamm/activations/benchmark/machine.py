@@ -10,6 +10,7 @@ import torch
 
 from stamm.activations.fused import build, cpu, gpu
 from stamm.activations.fused.operation import SMALLEST
+from stamm.base import processor
 
 _STAT = Path("/proc/stat")
 _IDLE = (3, 4)  # columns of /proc/stat: idle, waiting for a disk
@@ -20,7 +21,7 @@ def memory_bytes(device: torch.device) -> int:
     """Memory of the device, in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return processor.memory_bytes()
 
 
 def kernels_text(elements: int, dtype: torch.dtype, device: torch.device) -> str:

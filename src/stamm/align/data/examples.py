@@ -144,6 +144,16 @@ _OTHER_NAMES = ALIASES | {
     "rejected_reward": REJECTED_REWARD,
 }
 """Names that are not read where the field is configured."""
+_PAIR = frozenset(
+    {
+        "chosen",
+        "rejected",
+        *CHOSEN_REWARD,
+        *REJECTED_REWARD,
+        "chosen_token_ids",
+        "rejected_token_ids",
+    }
+)
 NO_COLUMNS = "no known combination of columns"
 NO_PROMPT = "chosen and rejected begin with no common prompt"
 _ONE = "Leave one of them out"
@@ -330,7 +340,10 @@ def _beside(value: Any, above: str, paths: set[str]) -> Iterator[str]:
 
 
 def _other_names(fields: Mapping[str, str]) -> set[str]:
-    return {name for field in fields for name in (field, *_OTHER_NAMES.get(field, ()))}
+    """Names that are not read: other names of the fields, and of a pair of which one answer is a field, the rest."""
+    names = {name for field in fields for name in (field, *_OTHER_NAMES.get(field, ()))}
+    used = {"chosen", "rejected"}.intersection(fields.values())
+    return names | (_PAIR - used if used and not _PAIR & fields.keys() else set())
 
 
 def _columns_of(row: Mapping[str, Any], fields: Mapping[str, str]) -> set[str]:
