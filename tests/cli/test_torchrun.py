@@ -22,10 +22,11 @@ def test_two_processes_train_what_one_trains(place: Place) -> None:
         place.run(1, "one"),
         place.torchrun("data", "micro_batch=1"),
         place.run(2, "context", "engine.parallel.context=2"),
+        place.run(2, "replicas", "engine.parallel.replicas=2"),
     ):
         assert done.returncode == 0, done.stderr[-3000:]
     reference = place.metrics("one")
-    for out in ("data", "context"):
+    for out in ("data", "context", "replicas"):
         found = place.metrics(out)
         for key in ("train/loss_nats", "optim/gradient_norm"):
             expected = [line[key] for line in reference]
@@ -57,6 +58,7 @@ def test_a_division_that_does_not_fit_is_told_in_one_line(place: Place) -> None:
     for changes, said in (
         (("engine.parallel.tensor=3",), "asks for ? x 1 x 3 processes"),
         (("engine.parallel.tensor=2",), "does not divide model.num_kv_heads = 1"),
+        (("engine.parallel.replicas=3",), "replicas = 3 does not divide the 2 data-parallel"),
         (("batch.0.size=5",), "a step of 5 sequences does not divide over 2 processes"),
     ):
         done = place.run(2, changes[0].replace("=", "-"), *changes)

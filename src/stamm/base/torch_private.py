@@ -37,6 +37,7 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._inductor.config.cpp.simdlen": "vector length as part of the key of the compiler's cache",
     "torch._inductor.config.cpp.vec_isa_ok": "vector length without a trial that a busy machine fails",
     "torch.distributed._functional_collectives": "all-gather with a gradient, for context parallelism; its name differs by version",
+    "torch.distributed.device_mesh.DeviceMesh._concatenate": "replicas beside a flattened dimension, for HSDP, as FSDP does",
     "torch.distributed.device_mesh.DeviceMesh._flatten": "one mesh dimension out of several, for FSDP",
     "torch.distributed.tensor._utils.compute_local_shape_and_global_offset": "rows and columns of a process's shard",
     "torch.nn.Module._apply": "activation parameters stay in float32 when a model is cast",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -214,7 +215,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("steps", f"{facts['steps']:,}"),
         ("batch", batch + (f"  {_bars(sizes)}" if len(set(sizes)) > 1 else "")),
         ("work", f"{flops_text(flops['total'])}, {flops_text(flops['per_token'])} a token"),
-        *_memory_lines(facts["memory"], facts["processes"]),
+        *_memory_lines(facts["memory"], facts["processes"], facts["replicas"]),
         ("ffn memory", "saved per token and block, input included; matrix products per step"),
         *((f"  {policy['policy']}", _policy_text(policy)) for policy in facts["ffn_memory"]),
         ("time", _time_text(facts["time"])),
@@ -233,10 +234,15 @@ def _group_text(group: dict[str, Any]) -> str:
     )
 
 
-def _memory_lines(memory: dict[str, Any], grid: dict[str, int]) -> list[tuple[str, str]]:
+def _memory_lines(
+    memory: dict[str, Any], grid: dict[str, int], replicas: int
+) -> list[tuple[str, str]]:
     where = (
         f"{grid['data']} x {grid['context']} x {grid['tensor']} processes (data x context x tensor)"
     )
+    if replicas > 1:
+        shards = math.prod(grid.values()) // replicas
+        where += f" in {replicas} replicas, each sharded over {shards} process{'es' if shards > 1 else ''}"
     has = f" of {bytes_text(memory['device'])} ({memory['device_source']})"
     parts = ("weights", "gradients", "moments", "gathered", "activations", "host")
     notes = {

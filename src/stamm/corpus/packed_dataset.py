@@ -88,8 +88,8 @@ class PackedSplit:
     def open(cls, folder: Path, split: str, *, examined: bool = False) -> PackedSplit:
         """The split "train" or "held_out" of the packed corpus in `folder`.
 
-        examined   whether the caller compares all shards with the manifest (`examine`); else a shard is
-                   compared with its receipt when it is first read
+        examined   whether the caller compares all shards with the manifest (`examine`), before or while
+                   it reads; else a shard is compared with its receipt when it is first read
 
         Raises   DataError when it is not there, was written by another version, or a shard is
                  truncated.
@@ -127,7 +127,7 @@ class PackedSplit:
         """Tokens start .. stop - 1 of the split, across shards.
 
         Shapes   [stop - start], int64.
-        Raises   DataError when the range leaves the split.
+        Raises   DataError when the range leaves the split, or has a value that is not an id.
         """
         if not 0 <= start <= stop <= self.num_tokens:
             raise DataError(
@@ -144,7 +144,14 @@ class PackedSplit:
                 check_file(Path(name))
                 self._unchecked.discard(shard)
             check_uncut(self._shards[shard].tokens, name)
-            result[at - start : end - start] = self._shards[shard].tokens[at - first : end - first]
+            ids = self._shards[shard].tokens[at - first : end - first]
+            if len(ids) and (largest := int(ids.max())) >= self.vocabulary:
+                self.examine([shard])  # damage is reported as such
+                raise DataError(
+                    f"{name} has id {largest}, its tokenizer has {self.vocabulary} ids",
+                    fix="Delete the packed corpus and pack again",
+                )
+            result[at - start : end - start] = ids
             at, shard = end, shard + 1
         return result
 
@@ -166,6 +173,11 @@ class PackedSplit:
         if not self._entries:
             return SIDECAR_SCHEMA.empty_table().select(columns)
         return pa.concat_tables(list(self.sidecars(columns)))
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the token files of the split."""
+        return sum(shard.tokens.nbytes for shard in self._shards)
 
     @property
     def num_files(self) -> int:

@@ -1,7 +1,7 @@
 """Atomic, sharded checkpoints: safetensors with SHA-256 hashes, no pickle.
 
-checkpoints/step-00000120/{shard-*.safetensors, state.json}: each process writes its shards, and any
-number of processes can load them (torch.distributed.checkpoint). A checkpoint is written under a
+checkpoints/step-00000120/{shard-*.safetensors, state.json}: each process writes its shards, with several
+replicas those of the first, and any number of processes can load them (torch.distributed.checkpoint). A checkpoint is written under a
 temporary name and renamed when complete; state.json holds the hashes of the other files and its own.
 """
 
@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
@@ -116,6 +117,8 @@ class Checkpoints:
         self._refuse(step, self._prepare(part))  # no process writes before the folder exists
         pieces = self._weights(model) | _optimizer(updater.tensors())
         writer = HuggingFaceStorageWriter(str(part), save_distributed=True)
+        # What several processes hold is written by the lowest of their ranks: those of one replica.
+        planner = DefaultSavePlanner(dedup_save_to_lowest_rank=self._world.replicas > 1)
         alone = self._world.size == 1
         written: Future[Any] = Future()
         failure: _Failure | None = None
@@ -123,12 +126,18 @@ class Checkpoints:
             with _quiet():
                 if self._background:
                     begun = async_save(
-                        pieces, storage_writer=writer, process_group=self._group, no_dist=alone
+                        pieces,
+                        storage_writer=writer,
+                        planner=planner,
+                        process_group=self._group,
+                        no_dist=alone,
                     )
                     assert isinstance(begun, Future)
                     written = begun
                 else:
-                    written.set_result(save(pieces, storage_writer=writer, no_dist=alone))
+                    written.set_result(
+                        save(pieces, storage_writer=writer, planner=planner, no_dist=alone)
+                    )
         except (CheckpointException, OSError, RuntimeError) as error:
             failure = _failure_of(error)
         # In the background the other processes would wait for one that could not start.

@@ -20,12 +20,16 @@ class Parallel:
     data      data parallel: processes that take other sequences; None: as many as remain
     context   context parallel: processes that take other parts of the same sequences
     tensor    tensor parallel: processes that take other neurons and heads of every layer
-    Edge      in any case weights, gradients and optimizer state are sharded over all of them (FSDP2)
+    replicas  hybrid sharding (HSDP): groups of equal size into which the data-parallel processes are
+              divided. Weights, gradients and optimizer state are sharded over the processes of one
+              group (FSDP2), and gradients are all-reduced between groups; 1: sharded over all processes
+    Source    Zhao et al. 2023 (arXiv 2304.11277, section 3.2.2) for hybrid sharding
     """
 
     data: int | None = None
     context: int = 1
     tensor: int = 1
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         validate(
@@ -33,6 +37,7 @@ class Parallel:
             ("data", self.data is None or self.data >= 1, "must be at least 1"),
             ("context", self.context >= 1, "must be at least 1"),
             ("tensor", self.tensor >= 1, "must be at least 1"),
+            ("replicas", self.replicas >= 1, "must be at least 1"),
         )
 
 

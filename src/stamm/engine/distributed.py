@@ -1,7 +1,8 @@
 """Distributed training: process groups, the device mesh, and the collectives that the engine uses.
 
-One process is the plain case. Under `torchrun` the processes form a mesh with three dimensions: `data`
-takes other sequences, `context` other parts of the same sequences, `tensor` other neurons and heads.
+One process is the plain case. Under `torchrun` the processes form a mesh: `replicas` and `data` take
+other sequences, `context` other parts of the same sequences, `tensor` other neurons and heads. Each of
+the `replicas` holds all weights, sharded over its processes, whose ranks are consecutive.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from stamm.runs.torchrun_env import local_rank, rank_and_size
 
 # A collective that takes longer has lost a process. Saving many gigabytes takes less.
 COLLECTIVE_TIMEOUT = timedelta(minutes=20)
-MESH_DIMS = ("data", "context", "tensor")
+MESH_DIMS = ("replicas", "data", "context", "tensor")
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,11 @@ class DistributedContext:
     device      device on which it computes
     rank, size  its rank and the number of processes; rank 0 is the main process, which alone writes
                 files and reports progress
-    data, context, tensor   number of processes in each dimension of the mesh
-    mesh_coordinates        this process's index in each dimension
-    mesh        None in one process without collectives
+    data, context, tensor   number of processes in each direction; `data` counts those of all replicas
+    mesh_coordinates        this process's index in each direction
+    mesh        with the dimensions `MESH_DIMS`, of which `data` is that of one replica; None in one
+                process without collectives
+    replicas    number of groups of processes that each hold all weights
     """
 
     device: torch.device
@@ -47,6 +50,7 @@ class DistributedContext:
     tensor: int = 1
     mesh_coordinates: tuple[int, int, int] = (0, 0, 0)
     mesh: DeviceMesh | None = None
+    replicas: int = 1
 
     @property
     def is_main_process(self) -> bool:
@@ -103,7 +107,7 @@ def mesh_coordinates_of(
 
     Processes of one tensor-parallel group have neighbouring ranks: they communicate in every layer.
 
-    Raises   ConfigError when `size` processes do not fill the mesh.
+    Raises   ConfigError when `size` processes do not fill the mesh, or are not divided into replicas
     """
     block = parallel.context * parallel.tensor
     data = size // block if parallel.data is None else parallel.data
@@ -113,6 +117,12 @@ def mesh_coordinates_of(
             f"engine.parallel asks for {asked} x {parallel.context} x {parallel.tensor} processes "
             f"(data x context x tensor), and there are {size}",
             fix=f"Start with torchrun --nproc-per-node={max(data, 1) * block}, or change it",
+        )
+    if data % parallel.replicas:
+        raise ConfigError(
+            f"engine.parallel.replicas = {parallel.replicas} does not divide the {data} data-parallel "
+            f"processes ({size} / {block} of context x tensor)",
+            fix=f"Use a divisor of {data}, or start other numbers of processes",
         )
     return (rank // block, rank // parallel.tensor % parallel.context, rank % parallel.tensor), data
 
@@ -151,9 +161,10 @@ def init_distributed(
     if size == 1 and not collectives:
         return DistributedContext(device)
     init_process_group(device.type == "cuda")
-    shape = (data, parallel.context, parallel.tensor)
+    ways, replicas = (parallel.context, parallel.tensor), parallel.replicas
+    shape = (replicas, data // replicas, *ways)
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=MESH_DIMS)
-    return DistributedContext(device, rank, size, *shape, coordinates, mesh)
+    return DistributedContext(device, rank, size, data, *ways, coordinates, mesh, replicas)
 
 
 def is_lost_peer_error(error: RuntimeError) -> bool:

@@ -2,7 +2,7 @@
 
 Memory is that of one process on its device: of the first process, whose shards are the largest.
 Counted are tensors, sharded as in `engine.parallel`: matrices, their biases, gradients and moments over
-all processes, other vectors whole.
+the processes of a replica, other vectors whole.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class Setting:
     """Division of a step over processes, and how it is computed.
 
     data, context, tensor   processes in each direction, as in `engine.config.Parallel`
+    replicas                groups of data-parallel processes; each group holds all shards
     gpu                     whether it runs on GPUs
     micro_batches           of a step; the accumulated gradients exist during the last
     at_once                 number of them in flight; each has gradients beside the accumulated ones
@@ -134,6 +135,7 @@ class Setting:
     data: int = 1
     context: int = 1
     tensor: int = 1
+    replicas: int = 1
     gpu: bool = False
     micro_batches: int = 1
     at_once: int = 1
@@ -361,7 +363,7 @@ def _piece(name: str, shape: tuple[int, ...], how: Setting) -> int:
     if len(shape) < 2 and not name.endswith("_proj.bias"):
         return math.prod(shape)
     rows, columns = (*shape, 1)[:2]
-    ways = how.data * how.context
+    ways = max(how.data // how.replicas, 1) * how.context
     if ".layers." not in name:
         ways *= how.tensor
     elif name.split(".")[-2] in ("o_proj", "down_proj"):

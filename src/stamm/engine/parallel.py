@@ -1,7 +1,8 @@
 """Tensor parallelism, FSDP and gradient clipping of a decoder.
 
-Matrices and their biases are sharded over all processes (FSDP2), those of the layers first split by neurons
-and heads over the `tensor` dimension. Other vectors (norms and activation parameters) are small: each process holds all of
+Matrices and their biases are sharded over the processes of a replica (FSDP2), by default all of them, those of the
+layers first split by neurons and heads over the `tensor` dimension. With several replicas their gradients
+are reduce-scattered in each replica and all-reduced between replicas (HSDP). Other vectors (norms and activation parameters) are small: each process holds all of
 them, in float32. As each process sees only its own tokens, heads and neurons, a vector's gradient is
 all-reduced over all processes, so no activation parameter keeps the gradient of a part of its neurons.
 
@@ -73,16 +74,19 @@ def apply_tensor_parallel(
 
 
 def apply_fsdp(decoder: Decoder, world: DistributedContext, config: EngineConfig) -> None:
-    """Shard weights, gradients and optimizer state over the processes (FSDP2); after compilation."""
+    """Shard weights, gradients and optimizer state over the processes of a replica (FSDP2); after compilation."""
     if world.mesh is None:
         return
     short = None if config.precision == "float32" else torch.bfloat16
     policy = MixedPrecisionPolicy(param_dtype=short, reduce_dtype=torch.float32)
     vectors = set(small_parameters(decoder))
     across = world.mesh["data", "context"]._flatten("pieces")
+    whole = world.mesh["data", "context", "tensor"]._flatten("all")
+    if world.replicas > 1:
+        between = world.mesh["replicas"]
+        across, whole = (DeviceMesh._concatenate([between, inside]) for inside in (across, whole))
     for layer in decoder.model.layers:
         fully_shard(layer, mesh=across, mp_policy=policy, ignored_params=vectors)
-    whole = world.mesh._flatten("all")
     fully_shard(decoder, mesh=whole, mp_policy=policy, ignored_params=vectors)
     for name in decoder.FORWARD_METHODS:
         register_fsdp_forward_method(decoder, name)
@@ -170,9 +174,9 @@ def clip_grad_norm(model: nn.Module, world: DistributedContext, clip_norm: float
     sharded = [
         local_shard(p.grad) for p in model.parameters() if p.grad is not None and p not in vectors
     ]
-    squares = world.all_reduce_sum(_square_sum(sharded, world.device)) + _square_sum(
-        small, world.device
-    )
+    # Every replica has all shards. Summed over all processes, the norm has the same bits in each.
+    squares = world.all_reduce_sum(_square_sum(sharded, world.device)) / world.replicas
+    squares += _square_sum(small, world.device)
     norm = squares.sqrt().to(torch.float32)
     torch._foreach_mul_([*sharded, *small], (clip_norm / (norm + 1e-6)).clamp(max=1.0))
     return norm

@@ -22,6 +22,7 @@ from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import disk_full_error, is_full
 from stamm.base.status import TrainingStatus
+from stamm.engine.background_check import BackgroundCheck
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.config import EngineConfig, RollBackAndSkip, SkipUpdate
 from stamm.engine.distributed import DistributedContext, report_lost_peers
@@ -88,6 +89,7 @@ class Trainer:
     start       checkpoint or stored decoder to load in place of the weights that the model has
     evaluate    further metrics after a step, and before the first, timed apart from it
     stopping    early stopping by a metric of `evaluate`; None: none
+    check       a check of the data that has not ended; the first checkpoint waits for it. None: none
 
     best_step   the step whose weights the model has after `run` because of `stopping`; None: the last
     """
@@ -106,11 +108,13 @@ class Trainer:
         start: InitialCheckpoint | None = None,
         evaluate: Evaluator | None = None,
         stopping: EarlyStopping | None = None,
+        check: BackgroundCheck | None = None,
     ) -> None:
         self._objective, self._model, self._optimizer = objective, model, optimizer
         self._clip_norm, self._config, self._world = clip_norm, config, world
         self._folder, self._progress, self._peak = folder, progress, peak
         self._start, self._evaluate, self._stopping = start, evaluate, stopping
+        self._check = check
         self._evaluated: dict[int, float] = {}  # the metric of `stopping` by step
         self.best_step: int | None = None
         self.stopped_early = False
@@ -139,8 +143,9 @@ class Trainer:
                  when the newest usable checkpoint is older
         until    the step to stop at, with a checkpoint; None: the last
         Raises   RunError for non-finite losses beyond what the policy allows, when layers cannot be
-                 compiled, when a disk is full, when another process is lost. StoppedError when the
-                 process was asked to end: a checkpoint of the last step was written.
+                 compiled, when a disk is full, when another process is lost. What `check` raises.
+                 StoppedError when the process was asked to end: a checkpoint of the last step was
+                 written.
         """
         until = self._objective.num_steps if until is None else until
         try:
@@ -168,6 +173,8 @@ class Trainer:
             # Rolling back may lead to before the part that is trained here.
             while first <= done < until and not self.stopped_early:
                 done = self._train_until(done, until, preemption)
+            if self._check is not None:
+                self._check.finish()
             self._checkpoints.finish()
         if self._stopping is not None:
             self._load_best(done, self._stopping)
@@ -241,6 +248,8 @@ class Trainer:
                     restored = self._step(step, detector, preemption, metrics, speed)
                     if restored is not None:
                         return restored
+                if self._check is not None:
+                    self._check.advance()
                 if preemption.requested or step == until or self._is_saved(step):
                     self._save(step, metrics)
                 else:
@@ -419,6 +428,8 @@ class Trainer:
         return step in self._objective.milestones or (every is not None and step % every == 0)
 
     def _save(self, step: int, metrics: MetricsFile | None) -> None:
+        if self._check is not None:
+            self._check.finish()
         empty_cache()  # a checkpoint's buffers are not tensors and cannot use the tensors' cache
         self._checkpoints.save(
             step, self._model, self._optimizer, metrics.sync() if metrics else ""

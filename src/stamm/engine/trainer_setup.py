@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from stamm.base.errors import ConfigError
+from stamm.engine.background_check import BackgroundCheck
 from stamm.engine.checkpoint_files import checkpoint_steps
 from stamm.engine.compile import compile_layers
 from stamm.engine.config import EIGHT_BITS, EngineConfig
@@ -110,6 +111,7 @@ def fit(
     start: InitialCheckpoint | None = None,
     make_evaluator: Callable[[Decoder], Evaluator | None] | None = None,
     stopping: EarlyStopping | None = None,
+    check: BackgroundCheck | None = None,
 ) -> TrainedModel:
     """Train from the newest checkpoint, or from the beginning, to the end.
 
@@ -118,6 +120,7 @@ def fit(
     start            checkpoint of another run or stored decoder to start from; None: random weights
     make_evaluator   makes what evaluates the decoder between steps
     stopping         early stopping by a metric of the evaluations; None: none
+    check            a check of the data that the first checkpoint waits for; None: none
     Raises           what `Trainer.run` raises, and ConfigError for parallelism or adapters that do
                      not fit
     """
@@ -131,7 +134,7 @@ def fit(
     while True:
         first, last = (0, guided) if reached < guided else (guided, num_steps)
         trained, trainer = _build(
-            config, make_objective, workspace, world, peak, start, make_evaluator, stopping,
+            config, make_objective, workspace, world, peak, start, make_evaluator, stopping, check,
             guides=first < guided,
         )  # fmt: skip
         # A checkpoint that turns out to be damaged may lead back into the first part.
@@ -172,6 +175,7 @@ def _build(
     start: InitialCheckpoint | None,
     make_evaluator: Callable[[Decoder], Evaluator | None] | None,
     stopping: EarlyStopping | None,
+    check: BackgroundCheck | None,
     *,
     guides: bool,
 ) -> tuple[TrainedModel, Trainer]:
@@ -227,6 +231,7 @@ def _build(
         start=start,
         evaluate=make_evaluator(decoder) if make_evaluator else None,
         stopping=stopping,
+        check=check,
     )
     implementation = implementation_of(optimizer.optimizer)
     trained = TrainedModel(decoder, objective, compiled, implementation, last_step=0)

@@ -114,6 +114,7 @@ def plan(
             for s in config.batch
         ],
         "processes": {"data": setting.data, "context": setting.context, "tensor": setting.tensor},
+        "replicas": setting.replicas,
         "memory": {
             **_memory(memory),
             "precision": config.engine.precision,
@@ -145,7 +146,7 @@ def setting_of(config: PretrainConfig, devices: Devices | None) -> tuple[Setting
     """
     engine, parallel = config.engine, config.engine.parallel
     block = parallel.context * parallel.tensor
-    count = block * (parallel.data or 1) if devices is None else devices.count
+    count = block * (parallel.data or parallel.replicas) if devices is None else devices.count
     data = max(count // block, 1) if parallel.data is None else parallel.data
     largest = max(stage.size for stage in config.batch)
     mine = -(-largest // data)
@@ -160,6 +161,7 @@ def setting_of(config: PretrainConfig, devices: Devices | None) -> tuple[Setting
         data=data,
         context=parallel.context,
         tensor=parallel.tensor,
+        replicas=parallel.replicas,
         gpu=gpu,
         micro_batches=parts * pieces,
         at_once=min(pieces, engine.threads),

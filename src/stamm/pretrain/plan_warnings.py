@@ -99,6 +99,11 @@ def _division(planned: PlanContext) -> Iterator[tuple[str, str]]:
             f" x tensor), and there are {planned.devices.count} devices",
             f"Take a multiple of {block} devices, or change engine.parallel",
         )
+    if how.data % how.replicas:
+        yield (
+            f"engine.parallel.replicas = {how.replicas} does not divide the {how.data} data-parallel processes",
+            f"Use a divisor of {how.data}, or another number of processes",
+        )
     for size in sorted({stage.size for stage in config.batch if stage.size % how.data}):
         yield (
             f"a step of {size:,} sequences does not divide over {how.data:,} processes",
@@ -149,6 +154,8 @@ def _memory(planned: PlanContext) -> Iterator[tuple[str, str]]:
         fixes.append("engine.activation_checkpointing=layers")
     if config.engine.precision == "float32":
         fixes.append("engine.precision=bfloat16")
+    if planned.setting.replicas > 1:
+        fixes.append("fewer engine.parallel.replicas")
     fixes.append("a smaller model" if here else "more devices")
     yield (
         f"{'this machine' if here else 'a device'} needs {bytes_text(memory['per_device'])} ({memory['fullest']}) and has"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stamm.base.errors import ConfigError, StammError
 from stamm.base.user_code import check_call, guarded, load_reference, source_file
+from stamm.engine.background_check import BackgroundCheck
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import MicroBatches, Objective, StepLoss
 from stamm.engine.out_of_memory import out_of_memory_explained
@@ -51,6 +52,7 @@ def train_decoder(
     start: InitialCheckpoint | None = None,
     validation: MakeValidation | None = None,
     stopping: EarlyStopping | None = None,
+    check: BackgroundCheck | None = None,
 ) -> TrainedModel:
     """Train `config.model` on `windows`, from the newest checkpoint or the beginning, to the end.
 
@@ -58,6 +60,7 @@ def train_decoder(
     start    weights to start from; None: random weights
     validation   makes a further evaluation during training; None: only that of `config.evaluate`
     stopping   early stopping by a metric of the evaluations; None: none
+    check      a check of the data that the first checkpoint waits for; None: none
 
     Raises   what `engine.trainer_setup.fit` raises, and ConfigError for what is not an objective
     """
@@ -74,7 +77,7 @@ def train_decoder(
         validate = validation(config, decoder, num_steps, world)
         return lambda step: {**validate(step), **(sampled(step) if sampled else {})}
 
-    return fit(config, objective, num_steps, workspace, world, start, evaluator, stopping)
+    return fit(config, objective, num_steps, workspace, world, start, evaluator, stopping, check)
 
 
 def objective_class(name: str) -> type:

@@ -28,6 +28,7 @@ from stamm.base.torch_private import untested_torch
 from stamm.base.user_code import source_file
 from stamm.corpus.megatron_dataset import tokenizer_file
 from stamm.corpus.shuffle import Proof
+from stamm.engine.background_check import BackgroundCheck
 from stamm.engine.cpu_allocator import caching_allocator
 from stamm.engine.distributed import (
     DistributedContext,
@@ -82,12 +83,14 @@ class TrainingData:
     name        key of the manifest under which its identity is recorded: "pack", "data"
     proof       identity of every byte that is read
     goldfish    statistics of the Goldfish mask for summary.json; None without one
+    check       the check of what `open_data` has not read; None: it has read every byte
     """
 
     name: str
     sequences: TrainingSequences[Any]
     proof: Proof
     goldfish: Callable[[], Mapping[str, Any] | None] = lambda: None
+    check: BackgroundCheck | None = None
 
 
 def save_trained(config: DecoderConfig, weights: dict[str, Tensor], folder: Path) -> None:
@@ -102,7 +105,7 @@ class TrainingKind:
     """Differences between kinds of training runs.
 
     name             of the job: "pretrain", "finetune"
-    open_data        opens the data and checks every byte; called on every process
+    open_data        opens the data and checks every byte, or starts to; called on every process
     start            weights to start from; None: random weights
     validation       a further evaluation during training; None: none
     stopping         early stopping; None: none
@@ -206,6 +209,7 @@ def _train(
             kind.start,
             kind.validation,
             kind.stopping,
+            data.check,
         )
     weights = full_state_dict(trained.decoder, world)
     devices = Counter(world.all_gather_object(device_name(world.device)))

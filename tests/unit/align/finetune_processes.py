@@ -52,7 +52,7 @@ LAST = 1  # examples of the last step: of two data-parallel processes one has no
 def train(asked: dict[str, Any]) -> None:
     """Six steps of the job, the last of them smaller."""
     name = asked["loss"]
-    parallel = Parallel(context=asked.get("context", 1), tensor=asked.get("tensor", 1))
+    parallel = Parallel(**{name: asked.get(name, 1) for name in ("context", "tensor", "replicas")})
     engine = EngineConfig(threads=1, compile="off", checkpoint_every=3, parallel=parallel)
     config: FineTuneJobConfig = finetuned.config(
         LOSSES[name],

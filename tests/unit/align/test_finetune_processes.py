@@ -27,12 +27,15 @@ DIVISIONS: dict[str, dict[str, int]] = {
     "data": {},
     "tensor": {"tensor": 2},
     "context": {"context": 2},
+    "replicas": {"replicas": 2},
 }
+REPLICATED = ("KTO", "DPO, LoRA", "REBEL, PFO")
 CASES = [
     (loss, division)
     for loss in LOSSES
     for division in DIVISIONS
-    if division == "data" or not loss.endswith("PFO")
+    if division == "data"
+    or (loss in REPLICATED if division == "replicas" else not loss.endswith("PFO"))
 ]
 CLOSE = ("train/loss_nats", "train/loss", "train/pfo", "optim/gradient_norm", "reward/")
 EQUAL = ("tokens", "train/tokens", "train/kept_tokens", "optim/learning_rate")

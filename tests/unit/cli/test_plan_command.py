@@ -58,6 +58,13 @@ def test_a_plan_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
         assert line in said, said
 
 
+def test_a_plan_says_how_replicas_divide_the_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("apertus_8b", "engine.precision=bfloat16", "--gpus", "1024xGH200")
+    assert main(["plan", *words, "engine.parallel.replicas=16"]) == 0
+    line = "(data x context x tensor) in 16 replicas, each sharded over 64 processes, bfloat16"
+    assert line in capsys.readouterr().out
+
+
 def test_a_plan_goes_by_the_speed_of_a_finished_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

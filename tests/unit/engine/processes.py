@@ -104,7 +104,9 @@ def train(asked: dict[str, Any]) -> list[dict[str, Any]]:
         activation_checkpointing=asked.get("recompute", "none"),
         checkpoint_every=3,
         async_checkpointing=asked.get("background", False),
-        parallel=Parallel(context=asked.get("context", 1), tensor=asked.get("tensor", 1)),
+        parallel=Parallel(
+            **{name: asked.get(name, 1) for name in ("context", "tensor", "replicas")}
+        ),
     )
     short = config.precision != "float32"
     world = init_distributed(config.parallel, torch.device("cpu"), collectives=short)

@@ -21,6 +21,7 @@ from stamm.engine.distributed import (
     destroy_process_group,
     init_distributed,
     is_lost_peer_error,
+    mesh_coordinates_of,
     report_lost_peers,
     select_device,
 )
@@ -89,6 +90,21 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ConfigError, match=r"process 2 of this machine has no GPU .* torch sees 2"):
         select_device("auto")
     assert select_device("cpu") == torch.device("cpu")
+
+
+def test_processes_that_replicas_do_not_divide_are_refused() -> None:
+    parallel = Parallel(tensor=2, replicas=3)
+    assert mesh_coordinates_of(7, parallel, 12) == ((3, 0, 1), 6)
+    with pytest.raises(ConfigError) as caught:
+        mesh_coordinates_of(0, parallel, 8)
+    assert str(caught.value) == (
+        "engine.parallel.replicas = 3 does not divide the 4 data-parallel processes (8 / 2 of context "
+        "x tensor). Use a divisor of 4, or start other numbers of processes."
+    )
+    with pytest.raises(ConfigError, match="replicas = 2 does not divide the 1 data-parallel"):
+        mesh_coordinates_of(0, Parallel(replicas=2), 1)
+    with pytest.raises(ConfigError, match="replicas"):
+        Parallel(replicas=0)
 
 
 @pytest.mark.parametrize("name", ["all_gather_single_autograd", "all_gather_tensor_autograd"])

@@ -124,10 +124,21 @@ def test_neurons_are_cut_before_matrices_lie_in_pieces() -> None:
     assert (one.weights, four.weights) == (whole / 2 + vectors, whole / 4 + vectors)
 
 
-@pytest.mark.parametrize("grid", [(2, 1, 1), (2, 2, 2), (5, 1, 2), (48, 1, 1)])
+@pytest.mark.parametrize(
+    ("grid", "replicas"),
+    [
+        ((2, 1, 1), 1),
+        ((2, 2, 2), 1),
+        ((5, 1, 2), 1),
+        ((48, 1, 1), 1),
+        ((48, 1, 1), 4),
+        ((4, 2, 2), 2),
+        ((3, 1, 1), 3),
+    ],
+)
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_first_process_holds_what_the_engine_leaves_it(
-    grid: tuple[int, int, int], tied: bool
+    grid: tuple[int, int, int], replicas: int, tied: bool
 ) -> None:
     """To the byte, by the engine's own division over processes that are only imagined."""
     model = replace(MODEL, num_layers=2, tied_embeddings=tied, ffn=GatedFFN(width=250))
@@ -135,15 +146,16 @@ def test_the_first_process_holds_what_the_engine_leaves_it(
     size = math.prod(grid)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     try:
-        mesh = init_device_mesh("cpu", grid, mesh_dim_names=MESH_DIMS)
-        world = DistributedContext(torch.device("cpu"), 0, size, *grid, (0, 0, 0), mesh)
+        shape = (replicas, grid[0] // replicas, *grid[1:])
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=MESH_DIMS)
+        world = DistributedContext(torch.device("cpu"), 0, size, *grid, (0, 0, 0), mesh, replicas)
         decoder, engine = build_blank(model), EngineConfig(precision="bfloat16")
         apply_tensor_parallel(decoder, world, engine)
         apply_fsdp(decoder, world, engine)
         held = 4 * sum(local_shard(parameter).numel() for parameter in decoder.parameters())
     finally:
         dist.destroy_process_group()
-    how = Setting(data=grid[0], context=grid[1], tensor=grid[2])
+    how = Setting(data=grid[0], context=grid[1], tensor=grid[2], replicas=replicas)
     assert estimate_memory(model, AdamW(), 1, 256, "bfloat16", how).weights == held
 
 

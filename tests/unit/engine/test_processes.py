@@ -105,6 +105,43 @@ def test_a_run_goes_on_in_another_number_of_processes(
     _close(_train(parent, tmp_path, 2, {**first, "steps": 6, "context": 2})[0], alone[0], 2e-5)
 
 
+def test_replicas_of_shards_follow_one_process(
+    parent: Parent, alone: list[Trained], tmp_path: Path
+) -> None:
+    """Four processes: 2 replicas over data, context and tensor parallelism, and 4 of one process each."""
+    two, four, context, tensor, gated, short = _train(
+        parent,
+        tmp_path,
+        4,
+        {"replicas": 2},
+        {"replicas": 4},
+        {"replicas": 2, "context": 2},
+        {"replicas": 2, "tensor": 2, "recompute": "layers", "background": True},
+        {**PLAIN[1], "replicas": 2},
+        {**PLAIN[2], "replicas": 2},
+    )
+    for trained in (two, four, context, tensor):
+        _close(trained, alone[0], 2e-5)
+    _close(gated, alone[1], 2e-5)
+    _close(short, alone[2], 2e-3, norms=5e-2)
+
+
+def test_a_checkpoint_is_written_by_one_replica_and_loads_in_any_division(
+    parent: Parent, alone: list[Trained], tmp_path: Path
+) -> None:
+    run = {"folder": str(tmp_path / "run")}
+    _train(parent, tmp_path, 4, {**run, "steps": 3, "replicas": 2})
+    written = {path.name for path in (tmp_path / "run/checkpoints/step-00000003").iterdir()}
+    assert written == {
+        "shard-00001-model-00001-of-00001.safetensors",
+        "shard-00002-model-00001-of-00001.safetensors",
+        "state.json",
+    }
+    _close(_train(parent, tmp_path, 4, {**run, "steps": 4})[0], alone[0][:4], 2e-5)
+    _close(_train(parent, tmp_path, 2, {**run, "steps": 5, "replicas": 2})[0], alone[0][:5], 2e-5)
+    _close(_train(parent, tmp_path, 1, run)[0], alone[0], 2e-5)
+
+
 # State as tensors, as a number of a parameter and as a number of a group.
 CENTERED = """
 import torch

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -35,8 +35,10 @@ class Layered(nn.Module):
 
 def own(whole: Tensor, layout: DTensor) -> Tensor:
     """The piece of this process: cut for tensor parallelism first, then by FSDP."""
-    for axis in reversed(range(layout.device_mesh.ndim)):
-        pieces = whole.chunk(layout.device_mesh.size(axis), layout.placements[axis].dim)  # type: ignore[attr-defined]  # all are cut
+    for axis, placement in reversed(list(enumerate(layout.placements))):
+        if isinstance(placement, Replicate):  # between replicas
+            continue
+        pieces = whole.chunk(layout.device_mesh.size(axis), placement.dim)  # type: ignore[attr-defined]  # all others are cut
         place = layout.device_mesh.get_local_rank(axis)
         whole = pieces[place] if place < len(pieces) else whole[:0]
     return whole.contiguous()
@@ -46,9 +48,10 @@ def main() -> None:
     """Six steps of both; what differs is written by the leader."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    tensor = int(sys.argv[2])
-    names = ("data", "tensor")
-    mesh = init_device_mesh("cpu", (dist.get_world_size() // tensor, tensor), mesh_dim_names=names)
+    tensor, replicas = int(sys.argv[2]), int(sys.argv[3])
+    names = ("replicas", "data", "tensor")
+    shape = (replicas, dist.get_world_size() // (replicas * tensor), tensor)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     models = []
     for _ in range(2):
         torch.manual_seed(0)
@@ -58,7 +61,7 @@ def main() -> None:
         plan = {"layers.0": ColwiseParallel(), "layers.1": RowwiseParallel()}
         parallelize_module(cut, mesh["tensor"], plan)
     for layer in cut.layers:
-        fully_shard(layer, mesh=mesh["data"])
+        fully_shard(layer, mesh=mesh["replicas", "data"] if replicas > 1 else mesh["data"])
     layouts = {name: p for name, p in cut.named_parameters() if isinstance(p, DTensor)}
     pieces = {p: nn.Parameter(p.to_local().detach()) for p in layouts.values()}
     one = build_optimizer(Muon(), whole, total_steps=6)

@@ -177,13 +177,15 @@ def test_the_rest_may_learn_at_another_rate() -> None:
     assert rates == {"matrices": 1e-2, "vectors": 1e-2, "shapes": 5e-3}
 
 
-@pytest.mark.parametrize(("count", "tensor"), [(2, 1), (2, 2), (4, 2)])
+@pytest.mark.parametrize(
+    ("count", "tensor", "replicas"), [(2, 1, 1), (2, 2, 1), (4, 2, 1), (4, 1, 2)]
+)
 def test_pieces_over_processes_take_the_steps_of_whole_matrices(
-    count: int, tensor: int, tmp_path: Path, parent: Parent
+    count: int, tensor: int, replicas: int, tmp_path: Path, parent: Parent
 ) -> None:
-    """FSDP2, tensor parallel, both: the same bits as one process, given the same gradients."""
+    """FSDP2, tensor parallel, both, HSDP: the same bits as one process, given the same gradients."""
     out = tmp_path / "found.json"
-    said = [str(SCRIPT), str(out), str(tensor)]
+    said = [str(SCRIPT), str(out), str(tensor), str(replicas)]
     done = parent.run(said, tmp_path, environment(), ranks=count)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(out.read_text())

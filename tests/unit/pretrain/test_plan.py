@@ -63,6 +63,11 @@ def test_nothing_is_said_of_a_run_with_nothing_to_say() -> None:
             "asks for 2 x 1 x 2 processes (data x context x tensor), and there are 8 devices",
         ),
         (
+            {"engine": _engine(parallel=Parallel(tensor=2, replicas=3))},
+            "8xH100",
+            "replicas = 3 does not divide the 4 data-parallel processes. Use a divisor of 4",
+        ),
+        (
             {"engine": _engine(parallel=Parallel(tensor=3))},
             "3xH100",
             "tensor = 3 does not divide model.num_heads = 4",
@@ -262,6 +267,20 @@ def test_a_pace_is_that_of_one_process_and_divides_the_work() -> None:
     assert one["seconds"] == pytest.approx(2 * other["seconds"])
     assert one["source"] == "as it was"
     assert plan(RUN, None)["time"] is None
+
+
+def test_shards_are_those_of_one_replica() -> None:
+    """16 devices in 4 replicas hold shards as 4 devices do, and do the work of 16."""
+    two = replace(RUN, engine=_engine(parallel=Parallel(replicas=4)))
+    small, whole, hybrid = (
+        plan(config, parse_devices(devices))
+        for config, devices in ((RUN, "4xH100"), (RUN, "16xH100"), (two, "16xH100"))
+    )
+    for part in ("weights", "gradients", "moments"):
+        assert hybrid["memory"][part] == small["memory"][part] > whole["memory"][part]
+    assert hybrid["processes"] == whole["processes"] and hybrid["replicas"] == 4
+    assert hybrid["time"] == whole["time"] and hybrid["warnings"] == []
+    assert plan(two, None)["processes"]["data"] == 4  # the fewest that there can be
 
 
 def test_groups_of_the_optimizer_hold_every_parameter() -> None:
