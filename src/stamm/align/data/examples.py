@@ -144,16 +144,8 @@ _OTHER_NAMES = ALIASES | {
     "rejected_reward": REJECTED_REWARD,
 }
 """Names that are not read where the field is configured."""
-_PAIR = frozenset(
-    {
-        "chosen",
-        "rejected",
-        *CHOSEN_REWARD,
-        *REJECTED_REWARD,
-        "chosen_token_ids",
-        "rejected_token_ids",
-    }
-)
+_SAMPLED = {"chosen_token_ids", "rejected_token_ids"}
+_PAIR = {"chosen", "rejected", *CHOSEN_REWARD, *REJECTED_REWARD, *_SAMPLED}
 NO_COLUMNS = "no known combination of columns"
 NO_PROMPT = "chosen and rejected begin with no common prompt"
 _ONE = "Leave one of them out"
