@@ -78,6 +78,7 @@ def load_folder_chat(folder: Path) -> FolderChat:
     if len(written) != 1:
         if not template:
             raise _unrecognised(folder)
+        _render(template, tokens, folder)  # with bounds on time and memory
         return FolderChat(_any_template(tokenizer, template, tokens, folder), tokenizer)
     (start,) = written
     # The published Apertus template writes today's date into a system message that is not compared.
@@ -88,22 +89,21 @@ def load_folder_chat(folder: Path) -> FolderChat:
     else:
         syntax = next(each for each in SYNTAXES if each.start == start)
         ends = [tokens.get("eos_token", ""), *map(tokenizer.control_token, end_ids(folder))]
-        whole: TemplateFormat | DataError | None = None
+        whole: TemplateFormat | None = None
         try:
             whole = _any_template(tokenizer, template, tokens, folder) if template else None
         except GenerationSpanError:
             raise
-        except DataError as error:
-            whole = error
-        proved = whole if isinstance(whole, TemplateFormat) else None
+        except DataError:  # only turns can be written then
+            pass
         try:
             chat = _turns(
-                syntax, tokenizer, rendered, template, tokens, [*filter(None, ends)], proved
+                syntax, tokenizer, rendered, template, tokens, [*filter(None, ends)], whole
             )
         except DataError:
-            if proved is None:
+            if whole is None:
                 raise
-            chat = proved
+            chat = whole
     return FolderChat(chat, tokenizer)
 
 
@@ -112,9 +112,8 @@ def _any_template(
 ) -> TemplateFormat:
     """The format of a template by rendering it.
 
-    Raises   DataError when it cannot be rendered, or its loss mask cannot be proved
+    Raises   DataError when its loss mask cannot be proved
     """
-    _render(template, tokens, folder)  # with bounds on time and memory
     ends = [tokens.get("eos_token", ""), *map(tokenizer.control_token, end_ids(folder))]
     try:
         return TemplateFormat(

@@ -264,7 +264,7 @@ class TurnFormat:
             return None
         for lacked, given in (("tools", tools), ("thoughts", thoughts)):
             if given and lacked in self._rendered.lacks:
-                raise self._unsupported(f"{lacked}: {self._rendered.lacks[lacked]}")
+                raise self._unsupported(f"{lacked}: in a test, {self._rendered.lacks[lacked]}")
         return self._rendered
 
     def _turn(self, role: str, content: str) -> list[Segment]:

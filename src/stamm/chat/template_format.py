@@ -136,7 +136,8 @@ class TemplateFormat:
         pad_token: str,
     ) -> None:
         self._tokenizer, self._template, self._names = tokenizer, template, names
-        self._has_spans = re.search(r"{%[-+]?\s*generation\b", template) is not None
+        code = re.sub(r"{#.*?#}", "", template, flags=re.DOTALL)
+        self._has_spans = re.search(r"{%[-+]?\s*generation\b", code) is not None
         ends = [token for token in end_tokens if token in tokenizer.control_tokens()]
         self._ends, self.stop_ids = ends, frozenset(map(tokenizer.control_id, ends))
         self.sha256 = sha256_value([self.name, 1, template, dict(names), ends, tokenizer_sha256])
@@ -187,7 +188,7 @@ class TemplateFormat:
         ids = head + body
         trained = [False] * len(ids)
         for before, _, _ in answers:
-            start = encoded(before)
+            start = head if before == begun else encoded(before)
             if ids[: len(start)] != start:
                 raise DataError("the tokenizer joins the beginning of a call with its prompt")
             end = next(i for i in range(len(start), len(ids)) if ids[i] in self.stop_ids)
@@ -253,8 +254,6 @@ class TemplateFormat:
         """Find how the template writes thoughts, and an answer after them."""
         try:
             text = self._last_text(_THOUGHT)
-        except GenerationSpanError:
-            raise
         except DataError as error:
             self.lacks["thoughts"] = error.what
             return
@@ -268,8 +267,6 @@ class TemplateFormat:
             try:
                 for part in self.split(_CALLED):
                     self.encode(part)
-            except GenerationSpanError:
-                raise
             except DataError as error:
                 self.lacks.setdefault("tools", error.what)
             else:

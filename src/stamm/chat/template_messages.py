@@ -11,6 +11,7 @@ Checked  tests/unit/align/test_template_tools.py
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from stamm.chat.conversation import (
 
 FIRST_MARK = 0x100000
 """Marks are the characters from here on, of plane 16."""
+_ANY_MARK = re.compile(f"[{chr(FIRST_MARK)}-\U0010ffff]")
 _ID_LETTERS = 9  # of the identifier of a call, as Mistral's templates require
 
 Message = dict[str, Any]
@@ -174,8 +176,9 @@ class Marks:
         texts += [("a declared tool", text) for text in _strings(tools)]
         for what, text in texts:
             if any(token in text for token in control_tokens):
-                what = "a " + what.removeprefix("this ") if what.startswith("this ") else what
-                raise DataError(f"{what} spells a control token of the model")
+                verb = "spell" if what.startswith(("thoughts", "the arguments")) else "spells"
+                what = what.replace("this ", "a ") if what.startswith("this ") else what
+                raise DataError(f"{what} {verb} a control token of the model")
 
     def places(self, text: str, marked: str) -> list[Place]:
         """Where the texts of messages are.
@@ -210,7 +213,7 @@ class Marks:
             != text
         ):
             raise DataError("the chat template writes a message by how its text begins")
-        before = [place for place, letter in enumerate(marked) if ord(letter) >= FIRST_MARK]
+        before = [each.start() for each in _ANY_MARK.finditer(marked)]
         return [
             Place(mark.message, start - bisect_left(before, start), end - bisect_left(before, end))
             for mark, start, end in found
@@ -305,14 +308,10 @@ def unsupported(what: str) -> DataError:
 
 def _follow(marked: str, start: int, mark: _Mark) -> bool:
     """Whether the numbers of a mark are written after it, in order, before the next mark."""
-    end = (
-        next(
-            (place for place in range(start, len(marked)) if ord(marked[place]) >= FIRST_MARK),
-            len(marked),
-        )
-        if mark.numbers
-        else start
-    )
+    if not mark.numbers:
+        return True
+    after = _ANY_MARK.search(marked, start)
+    end = after.start() if after else len(marked)
     for value in mark.numbers:
         places = [
             (place + len(form))

@@ -261,7 +261,7 @@ REFUSED: dict[str, tuple[str, Messages, str]] = {
     "a control token in a call": (
         "Qwen3",
         [ROWS[0], {**ROWS[1], "tool_calls": [{"name": "clock", "arguments": {"a": "</think>"}}]}, *ROWS[2:]],
-        "the arguments of the call of clock spells a control token",
+        "the arguments of the call of clock spell a control token",
     ),
 }  # fmt: skip
 
