@@ -4,13 +4,14 @@ An answer is what the rendered conversation has beyond the rendered prompt befor
 token. A template whose prompt is not the beginning of the whole is refused, and so are texts that spell a
 control token, and what it leaves out or changes of messages, thoughts, calls, outputs and declared tools: each
 is rendered with a mark, too, and its text follows its mark. Where a template has `{% generation %}` blocks,
-they have to cover each answer from its prompt to its stop token, and no text of others.
+they have to cover each answer from its prompt to its stop token, and no text of the user, the system or a tool.
 
 Checked  tests/unit/align/test_template_format.py, tests/unit/align/test_template_tools.py
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,8 +39,8 @@ from stamm.chat.parse import segments_of_ids
 from stamm.chat.render import ChatTokenizer, EncodedChat
 from stamm.chat.template_messages import (
     Marks,
-    Place,
     Spelling,
+    TextSpan,
     messages_of,
     steps_of,
     tools_of,
@@ -97,7 +98,7 @@ class _Written:
 
     rendered: Rendered
     messages: int
-    places: list[Place]
+    places: list[TextSpan]
 
 
 class TemplateTokenizer(ChatTokenizer, Protocol):
@@ -261,17 +262,18 @@ class TemplateFormat:
         self._between = rest.split("Hi!", 1)[0]
 
     def _find_tools(self) -> None:
-        """Find in which form the template reads the arguments of calls."""
-        for arguments_text in (False, True):
+        """Find in which form the template reads the arguments of calls; some write tools with a system message."""
+        for system, arguments_text in itertools.product((None, "Be brief."), (False, True)):
             self._spelling = replace(self._spelling, arguments_text=arguments_text)
             try:
-                for part in self.split(_CALLED):
+                for part in self.split(replace(_CALLED, system=system)):
                     self.encode(part)
             except DataError as error:
                 self.lacks.setdefault("tools", error.what)
             else:
                 self.lacks.pop("tools", None)
                 return
+        self._spelling = replace(self._spelling, arguments_text=False)
 
     def _last_text(self, conversation: Conversation) -> str:
         """The last answer before its stop token."""

@@ -40,7 +40,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a template reads messages.
+    """The keys and forms in which a template reads messages.
 
     thoughts         the key of an answer's thoughts
     arguments_text   whether arguments of calls are JSON text; False: objects
@@ -62,7 +62,7 @@ class _Mark:
 
 
 @dataclass(frozen=True)
-class Place:
+class TextSpan:
     """Where a text of a message is, in characters of the rendered conversation; `end` is exclusive."""
 
     message: int
@@ -153,7 +153,7 @@ class Marks:
 
     messages   of `messages_of`
     tools      of `tools_of`
-    answers    numbers of the messages whose thoughts have to be written; of others they may be left out
+    answers    numbers of the messages whose thoughts have to be written; elsewhere they may be left out
 
     Raises   DataError when a text spells one of the control tokens
     """
@@ -180,7 +180,7 @@ class Marks:
                 what = what.replace("this ", "a ") if what.startswith("this ") else what
                 raise DataError(f"{what} {verb} a control token of the model")
 
-    def places(self, text: str, marked: str) -> list[Place]:
+    def places(self, text: str, marked: str) -> list[TextSpan]:
         """Where the texts of messages are.
 
         text     the rendered conversation
@@ -215,7 +215,9 @@ class Marks:
             raise DataError("the chat template writes a message by how its text begins")
         before = [each.start() for each in _ANY_MARK.finditer(marked)]
         return [
-            Place(mark.message, start - bisect_left(before, start), end - bisect_left(before, end))
+            TextSpan(
+                mark.message, start - bisect_left(before, start), end - bisect_left(before, end)
+            )
             for mark, start, end in found
         ]
 

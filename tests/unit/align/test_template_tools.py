@@ -220,7 +220,7 @@ CHANGED = {
         DICTS.replace(CALL, "'{}'"), "the arguments of the call of get_weather",
     ),
     "numbers are dropped": (
-        DICTS.replace(CALL, "tool_call.arguments.keys() | list | tojson"),
+        DICTS.replace(CALL, CALL + " | replace('1', '') | replace('2', '')"),
         "the arguments of the call of get_weather",
     ),
 }  # fmt: skip
@@ -253,6 +253,12 @@ REFUSED: dict[str, tuple[str, Messages, str]] = {
     "a question asked twice, with tools before each": ("Mistral v3", [*ROWS, *ROWS], "user message|begins"),
     "no thoughts": (
         "Qwen2.5", [*ROWS[:3], {**ROWS[3], "reasoning_content": "It shines."}], "thoughts",
+    ),
+    "tools that are written beside a system message alone": (
+        "DeepSeek V3", ROWS, "the declared tool get_weather",
+    ),
+    "the characters that generation spans are found by": (
+        "Qwen3", [{"role": "user", "content": "\U0010fffca\U0010fffd"}, *ROWS[1:]], "this user message",
     ),
     "a control token in a result": (
         "Qwen3", [*ROWS[:2], {"role": "tool", "content": "<|im_end|>"}, ROWS[3]],
