@@ -21,7 +21,7 @@ from stamm.align.hf_chat_format import FolderChat, load_folder_chat
 from stamm.base.errors import DataError
 from stamm.chat.conversation import Conversation, read_conversation
 from stamm.chat.template_messages import Spelling, messages_of
-from tests.unit.align.test_template_format import folder_of
+from tests.unit.align.test_template_format import folder_of, sentencepiece
 from tests.unit.chat.published_templates import PHI3, PUBLISHED, QWEN3, QWEN25, SPANS, Published
 
 Messages = list[dict[str, Any]]
@@ -372,3 +372,26 @@ def test_a_template_without_tools_keeps_its_format_of_turns() -> None:
     assert both("Phi-3")[0].chat.name == "template"
     assert "tools" not in PHI3
     assert "reasoning_content" in QWEN3
+
+
+@pytest.mark.parametrize("name", ["Mistral v3", "Llama 3.1", "Qwen3"])
+@pytest.mark.parametrize("scheme", ["prepend", "first"])
+def test_a_tokenizer_that_begins_texts_with_a_blank_keeps_the_prompts_ids(
+    name: str, scheme: str
+) -> None:
+    template = PUBLISHED[name]
+    folder = Path(tempfile.mkdtemp())
+    folder_of(folder, template.template, list(template.tokens), template.end)
+    tokenizer = sentencepiece(scheme)
+    tokenizer.add_special_tokens(["<s>", "</s>", *template.tokens])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    chat = load_folder_chat(folder).chat
+    theirs = PreTrainedTokenizerFast.from_pretrained(folder)
+    rows = served(ROWS, template)
+    parts = chat.split(read_conversation(ROWS, tools=[WEATHER]))
+    for number, part in zip((1, 3), parts, strict=True):
+        encoded = chat.encode(part)
+        prompt = rendered(theirs, rows[:number], [WEATHER], False, True)
+        assert encoded.ids[: len(prompt)] == prompt
+        assert encoded.supervised.index(True) == len(prompt)
+        assert encoded.ids == rendered(theirs, rows[: number + 1], [WEATHER], False, False)
