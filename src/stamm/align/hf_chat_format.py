@@ -30,7 +30,7 @@ from stamm.chat.render import (
     text_of,
 )
 from stamm.chat.template_files import TEMPLATE, folder_template
-from stamm.chat.template_format import TemplateFormat
+from stamm.chat.template_format import TOOL_CASES, GenerationSpanError, TemplateFormat
 from stamm.chat.template_sandbox import Rendered, render_all
 from stamm.chat.template_traits import cases, find_traits, verify
 from stamm.corpus.sandbox import apart
@@ -78,6 +78,7 @@ def load_folder_chat(folder: Path) -> FolderChat:
     if len(written) != 1:
         if not template:
             raise _unrecognised(folder)
+        _render(template, tokens, folder)  # with bounds on time and memory
         return FolderChat(_any_template(tokenizer, template, tokens, folder), tokenizer)
     (start,) = written
     # The published Apertus template writes today's date into a system message that is not compared.
@@ -88,26 +89,31 @@ def load_folder_chat(folder: Path) -> FolderChat:
     else:
         syntax = next(each for each in SYNTAXES if each.start == start)
         ends = [tokens.get("eos_token", ""), *map(tokenizer.control_token, end_ids(folder))]
+        whole: TemplateFormat | None = None
         try:
-            chat = _turns(syntax, tokenizer, rendered, template, tokens, [*filter(None, ends)])
-        except DataError as known:
-            if not template:
+            whole = _any_template(tokenizer, template, tokens, folder) if template else None
+        except GenerationSpanError:
+            raise
+        except DataError:  # only turns can be written then
+            pass
+        try:
+            chat = _turns(
+                syntax, tokenizer, rendered, template, tokens, [*filter(None, ends)], whole
+            )
+        except DataError:
+            if whole is None:
                 raise
-            try:
-                chat = _any_template(tokenizer, template, tokens, folder)
-            except DataError:
-                raise known from None
+            chat = whole
     return FolderChat(chat, tokenizer)
 
 
 def _any_template(
     tokenizer: ImportedTokenizer, template: str, tokens: Mapping[str, str], folder: Path
-) -> ChatFormat:
-    """The format of a template in no known format.
+) -> TemplateFormat:
+    """The format of a template by rendering it.
 
-    Raises   DataError when it cannot be rendered, or its loss mask cannot be proved
+    Raises   DataError when its loss mask cannot be proved
     """
-    _render(template, tokens, folder)  # with bounds on time and memory
     ends = [tokens.get("eos_token", ""), *map(tokenizer.control_token, end_ids(folder))]
     try:
         return TemplateFormat(
@@ -119,7 +125,8 @@ def _any_template(
             pad_token=tokens.get("pad_token", ""),
         )
     except DataError as error:
-        raise DataError(error.what, where=f"the chat template of {folder}", fix=error.fix) from None
+        where = f"the chat template of {folder}"
+        raise type(error)(error.what, where=where, fix=error.fix) from None
 
 
 def _known_starts() -> list[str]:
@@ -150,6 +157,7 @@ def _turns(
     template: str,
     tokens: Mapping[str, str],
     end_tokens: Sequence[str],
+    whole: TemplateFormat | None,
 ) -> ChatFormat:
     traits = default_traits(syntax, tokenizer.has)
     if rendered is not None:
@@ -166,6 +174,7 @@ def _turns(
         template=template,
         end_tokens=end_tokens,
         pad_token=tokens.get("pad_token", ""),
+        rendered=whole,
     )
 
     def write(asked: Conversation, prompt: bool) -> str:
@@ -187,7 +196,8 @@ def _render(template: str, names: Mapping[str, Any], folder: Path) -> list[Rende
     """Every case as the template renders it, in a process of its own."""
 
     def work() -> bytes:
-        return json.dumps([astuple(each) for each in render_all(template, cases(), names)]).encode()
+        rendered = render_all(template, [*cases(), *TOOL_CASES], names)
+        return json.dumps([astuple(each) for each in rendered[: len(cases())]]).encode()
 
     answer = apart(work, cpu_s=_CPU_S, memory_bytes=_MEMORY)
     if answer is None:

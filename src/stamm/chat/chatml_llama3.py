@@ -4,8 +4,8 @@
     Llama 3   <|start_header_id|>user<|end_header_id|>\\n\\nHello<|eot_id|>
 
 What else a folder's template does (a default system message, trimmed contents, an empty block of
-thoughts) is its `TemplateTraits`, which `stamm.chat.template_traits` finds and verifies. Tools are not
-supported.
+thoughts) is its `TemplateTraits`, which `stamm.chat.template_traits` finds and verifies. Conversations
+with tools, and thoughts that the traits do not have, are written by the template itself.
 
 Source   the templates of Qwen 2.5, Qwen 3 and Llama 3 to 3.2
 Checked  tests/unit/align/test_hf_chat_format.py
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_value
@@ -27,10 +27,13 @@ from stamm.chat.conversation import (
     Conversation,
     Response,
     Thoughts,
+    ToolCalls,
+    ToolOutputs,
+    has_blocks,
     merge_blocks,
     one_turn_each,
 )
-from stamm.chat.formats import decode_text, until_stop
+from stamm.chat.formats import ChatFormat, decode_text, until_stop
 from stamm.chat.parse import segments_of_ids
 from stamm.chat.render import ChatTokenizer, EncodedChat, Segment, encode_segments
 
@@ -131,6 +134,15 @@ def turn_template(syntax: TurnSyntax, traits: TemplateTraits) -> str:
     )
 
 
+class RenderedFormat(ChatFormat, Protocol):
+    """Protocol of the format of a template that is rendered for each conversation.
+
+    lacks   why the template does not write "thoughts" or "tools", where it does not
+    """
+
+    lacks: dict[str, str]
+
+
 class TurnFormat:
     """The chat format of a template of turns.
 
@@ -138,6 +150,7 @@ class TurnFormat:
     template         its text, for the hash; "" when the folder has none
     end_tokens       further control tokens that end a turn, such as the tokenizer's eos_token
     pad_token        the tokenizer's; "" when it names none
+    rendered         the format of the template itself, for tools and further thoughts; None: it has none
 
     Edge   the header and the body of the last answer are encoded apart, so that a prompt is the
            beginning of the whole; of earlier answers together, as transformers encodes a template
@@ -153,8 +166,9 @@ class TurnFormat:
         template: str = "",
         end_tokens: Sequence[str] = (),
         pad_token: str = "",
+        rendered: RenderedFormat | None = None,
     ) -> None:
-        self.name = syntax.name
+        self.name, self._rendered = syntax.name, rendered
         self._syntax, self._traits, self._tokenizer = syntax, traits, tokenizer
         # A trait that most templates do not have is left out, so that their hash is that of earlier versions.
         written = {k: v for k, v in asdict(traits).items() if (k, v) != ("skipped_system", "")}
@@ -170,6 +184,8 @@ class TurnFormat:
         Raises   DataError for tools, for thoughts that the template cannot write, and for a system
                  message when it has none.
         """
+        if rendered := self._beyond(conversation):
+            return rendered.encode(conversation, prompt=prompt)
         ids: list[int] = []
         supervised: list[bool] = []
         for part in self.parts(conversation, prompt=prompt):
@@ -209,6 +225,8 @@ class TurnFormat:
         A conversation is split where earlier answers have no thoughts, as in Qwen 3, and where the
         first token of an earlier answer belongs to its header too, as with a line break before it.
         """
+        if rendered := self._beyond(conversation):
+            return rendered.split(conversation)
         earlier = [
             turn
             for turn in conversation.turns[:-1]
@@ -219,6 +237,9 @@ class TurnFormat:
 
     def parse(self, ids: Sequence[int]) -> tuple[Block, ...]:
         """As ChatFormat.parse."""
+        rendered = None if self._traits.thoughts else self._rendered
+        if rendered is not None and "thoughts" not in rendered.lacks:
+            return rendered.parse(ids)
         blocks: list[Block] = []
         thinking = thought = False
         for segment in segments_of_ids(until_stop(ids, self.stop_ids), self._tokenizer):
@@ -234,6 +255,17 @@ class TurnFormat:
     def decode(self, ids: Sequence[int]) -> str:
         """As ChatFormat.decode."""
         return decode_text(ids, self._tokenizer)
+
+    def _beyond(self, conversation: Conversation) -> RenderedFormat | None:
+        """The format of the template, for a conversation that turns alone cannot write."""
+        tools = bool(conversation.tools) or has_blocks(conversation, ToolCalls, ToolOutputs)
+        thoughts = not self._traits.thoughts and has_blocks(conversation, Thoughts)
+        if self._rendered is None or not (tools or thoughts):
+            return None
+        for lacked, given in (("tools", tools), ("thoughts", thoughts)):
+            if given and lacked in self._rendered.lacks:
+                raise self._unsupported(f"{lacked}: in a test, {self._rendered.lacks[lacked]}")
+        return self._rendered
 
     def _turn(self, role: str, content: str) -> list[Segment]:
         return [*self._role(role, content), *self._ending(supervised=False)]

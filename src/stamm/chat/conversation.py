@@ -229,6 +229,16 @@ def before_last_turn(conversation: Conversation) -> Conversation:
     return replace(conversation, turns=as_prompt(conversation.turns[:-1]))
 
 
+def has_blocks(conversation: Conversation, *kinds: type[Block]) -> bool:
+    """Whether an answer of a conversation has a block of these kinds."""
+    return any(
+        isinstance(block, kinds)
+        for turn in conversation.turns
+        if isinstance(turn, AssistantTurn)
+        for block in turn.blocks
+    )
+
+
 def one_turn_each(conversation: Conversation) -> list[Conversation]:
     """A conversation for each turn that is trained on: it ends there, and the turns before are context."""
     return [

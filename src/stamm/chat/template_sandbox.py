@@ -8,38 +8,50 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
-from jinja2.nodes import Node
+from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 LONGEST = 100_000
 """Characters of a rendered probe; a template that writes more is refused."""
+_BEGIN, _END = "\U0010fffc", "\U0010fffd"
+"""Characters for private use around a `{% generation %}` block."""
+_UNPAIRED = f"a text has {_BEGIN!r} or {_END!r}, characters for private use"
 _ABSENT = {"tools": None, "documents": None}  # transformers passes them, defined, to every template
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """The text that a template gives, or the message with which it refuses."""
+    """The text that a template gives, or the message with which it refuses.
+
+    spans   first and last character (exclusive) of each `{% generation %}` block in the text
+    """
 
     text: str
     error: str = ""
+    spans: Sequence[Sequence[int]] = ()
 
 
 class _Generation(Extension):
-    """`{% generation %}` of transformers, which marks what the assistant writes: its body as it is."""
+    """`{% generation %}` of transformers, which marks what the assistant writes."""
 
     tags: ClassVar[set[str]] = {"generation"}  # type: ignore[misc]
 
-    def parse(self, parser: Parser) -> list[Node]:
-        """The statements of the block."""
-        next(parser.stream)
-        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+    def parse(self, parser: Parser) -> Node:
+        """A block that writes its body between two characters, which `_without_spans` removes."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return CallBlock(self.call_method("_span"), [], [], body).set_lineno(line)
+
+    def _span(self, caller: Callable[[], str]) -> str:
+        return _BEGIN + caller() + _END
 
 
 def render_all(
@@ -47,7 +59,7 @@ def render_all(
 ) -> list[Rendered]:
     """The text of each case, or why the template does not give one.
 
-    cases    variables of the template: messages, add_generation_prompt, enable_thinking
+    cases    variables of the template: messages, tools, add_generation_prompt, enable_thinking
     names    further variables: bos_token, eos_token and others, as transformers passes them
 
     Edge     `strftime_now` is not defined unless it is in `names`: a template with a date then writes
@@ -79,11 +91,39 @@ def _rendered(template: jinja2.Template, variables: Mapping[str, Any]) -> Render
                 return Rendered("", f"it writes more than {LONGEST} characters")
     except Exception as error:  # a template can raise whatever its expressions do
         return Rendered("", f"{type(error).__name__}: {error}"[:500])
-    return Rendered(text)
+    return _without_spans(text)
 
 
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _without_spans(text: str) -> Rendered:
+    """A rendered text without the characters around its `{% generation %}` blocks, and their places."""
+    pieces = re.split(f"([{_BEGIN}{_END}])", text)
+    plain, opened, spans = "", [], []
+    for piece in pieces:
+        if piece == _BEGIN:
+            opened.append(len(plain))
+        elif piece == _END:
+            if not opened:
+                return Rendered("", _UNPAIRED)
+            spans.append((opened.pop(), len(plain)))
+        else:
+            plain += piece
+    return Rendered("", _UNPAIRED) if opened else Rendered(plain, spans=sorted(spans))
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 def _refuse(message: str) -> None:
