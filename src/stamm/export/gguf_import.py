@@ -20,16 +20,18 @@ from stamm.corpus.tokenizer.tokenizer import SPLIT_PATTERN
 from stamm.export.gguf_file import (
     HF_TOKENIZER,
     ROTATED,
-    TOKEN_CONTROL,
-    TOKEN_NORMAL,
-    TOKEN_USER_DEFINED,
     from_neighbours,
     gguf_names,
-    read_bpe,
     rope_factors,
 )
 from stamm.export.gguf_keys import check_keys
 from stamm.export.gguf_reader import GgufReader
+from stamm.export.gguf_tokenizer import (
+    TOKEN_CONTROL,
+    TOKEN_NORMAL,
+    TOKEN_USER_DEFINED,
+    read_bpe,
+)
 from stamm.export.transformers_target import TOKENIZER, TOKENIZER_CONFIG
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, check_finite

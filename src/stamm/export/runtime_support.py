@@ -10,8 +10,8 @@ from stamm.models.config import DecoderConfig, GatedFFN, PlainRope
 from stamm.models.hf_architecture import shapes_reason, unsupported_reasons
 
 # GGML types and the number of weights that share a scale (ggml/src/ggml-common.h).
-BLOCKS = {"F32": 1, "BF16": 1, "Q8_0": 32, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
-BLOCK_BYTES = {"F32": 4, "BF16": 2, "Q8_0": 34, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
+BLOCKS = {"F32": 1, "F16": 1, "BF16": 1, "Q8_0": 32, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
+BLOCK_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "Q8_0": 34, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
 QUANTIZER_TYPES = {"Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
 """Types that only llama.cpp's quantizer writes, with their numbers (enum ggml_type)."""
 FORMATS = {
