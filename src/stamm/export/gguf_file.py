@@ -18,7 +18,7 @@ from stamm.base.errors import ExportError
 from stamm.base.files import atomic
 from stamm.export import llama_cpp
 from stamm.export.gguf_tokenizer import GgufTokenizer
-from stamm.export.runtime_support import QUANTIZER_TYPES, gguf_architecture
+from stamm.export.runtime_support import NEIGHBOURS, QUANTIZER_TYPES, gguf_architecture
 from stamm.models.config import DecoderConfig, Llama3Rope, PlainRope
 from stamm.models.decoder import Decoder, build_blank
 from stamm.models.hub import xielu_constants
@@ -151,12 +151,12 @@ def gguf_tensors(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     """Name and tensor of each tensor in the file, float32.
 
     A tied output matrix is written out; Llama-3 rotary factors are a tensor; queries and keys of
-    "llama" are in the order of its rotation, which turns neighbours (2i, 2i + 1).
+    NEIGHBOURS are in the order of their rotation.
 
     Source   llama.cpp: llama_model_rope_type, convert_hf_to_gguf.py (LlamaModel.permute)
     """
     config = decoder.config
-    neighbours = gguf_architecture(config) == "llama"
+    neighbours = gguf_architecture(config) in NEIGHBOURS
     names = gguf_names(config)
     factors = rope_factors(config.rope, config.head_width)
     if factors is not None:

@@ -60,6 +60,11 @@ LAYOUTS = {
     "qwen3": (replace(SMALL, ffn=SWIGLU), "qwen3"),
     "llama": (replace(SMALL, ffn=SWIGLU, qk_norm=False, tied_embeddings=True), "llama"),
     "qwen2": (replace(SMALL, ffn=SWIGLU, qk_norm=False, qkv_bias=True), "qwen2"),
+    "arcee": (replace(SMALL, ffn=PlainFFN(width=64, activation="relu2"), qk_norm=False), "arcee"),
+    "arcee with llama3 rope": (
+        replace(SMALL, ffn=PlainFFN(width=64, activation="relu2"), qk_norm=False, rope=ROPE),
+        "arcee",
+    ),
     "llama with llama3 rope": (replace(SMALL, ffn=SWIGLU, qk_norm=False, rope=ROPE), "llama"),
 }
 
