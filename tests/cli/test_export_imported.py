@@ -96,6 +96,7 @@ def imported_base(kind: str, step: str = "", **sizes: Any) -> None:
     assert main(["import", "base"]) == 0
 
 
+@pytest.mark.slow
 def test_float16_of_a_model_in_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     imported_base("qwen2", num_hidden_layers=1)
@@ -185,6 +186,7 @@ EARLY: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str]] = {
         "llama", {}, (*GGUF, "export.quantization=F16", "export.held_out=not_measured", "export.samples=2"),
         "export.held_out = not_measured",
     ),
+    "file": ("llama", {}, ("export.held_out=missing.txt",), "missing.txt is not a file (export.held_out)"),
     "type": ("llama", {}, (*GGUF, "export.quantization=F8"), "is not a type that gguf has: F32, F16, BF16"),
 }  # fmt: skip
 
@@ -234,3 +236,11 @@ def test_an_export_of_a_run_is_refused_before_its_conversion(
     assert "model.ffn.width = 96" in refused("quantization=Q6_K", "held_out=not_measured")
     assert "is not a byte-level BPE tokenizer" in refused()
     assert not list(Path("runs/base").rglob("*.gguf"))
+
+
+def test_a_study_names_a_held_out_file_that_is_missing_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "demo", "export.held_out=missing.txt", "--dry-run"]) == 2
+    assert "missing.txt is not a file (export.held_out)" in capsys.readouterr().err

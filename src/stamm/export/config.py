@@ -146,6 +146,19 @@ def check_without_text(
         )
 
 
+def check_held_out_file(config: ExportConfig) -> None:
+    """Check that the file of held-out text exists.
+
+    Raises   ConfigError with its name
+    """
+    if config.held_out_file and not Path(config.held_out_file).is_file():
+        raise ConfigError(
+            f"{config.held_out_file} is not a file",
+            where="export.held_out",
+            fix="Name a file of text",
+        )
+
+
 def check_sample_length(
     config: ExportConfig, max_context: int, setting: str = "the model's max_context"
 ) -> None:

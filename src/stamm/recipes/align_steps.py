@@ -21,7 +21,12 @@ from stamm.align.training.reference_config import ReferenceConfig
 from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
 from stamm.evaluate.config import EvaluateConfig, check_step, task_inputs
-from stamm.export.config import NOT_MEASURED, ExportConfig, check_without_text
+from stamm.export.config import (
+    NOT_MEASURED,
+    ExportConfig,
+    check_held_out_file,
+    check_without_text,
+)
 from stamm.models.sampling_config import SamplingConfig
 from stamm.recipes.checks import check_reference, check_tuned_export
 from stamm.recipes.start_model import StartModel
@@ -401,6 +406,7 @@ def export_step(
 
     Raises   ConfigError for a setting that is not read, and for a model that the target cannot hold
     """
+    check_held_out_file(config)
     pack: dict[str, Any] = {"pack": start.pack} if start.pack else {}
     unmeasured = config.held_out == NOT_MEASURED
     has_text = not unmeasured and bool(pack or own_rows or config.held_out_file)
