@@ -50,6 +50,25 @@ def test_a_folder_becomes_a_run(
     assert main(["ls", "runs"]) == 0
 
 
+@pytest.mark.parametrize("place", ["runs/model", "runs/model/arms/model"])
+def test_the_report_of_an_imported_model_names_its_layers(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    width = read_json(base_model(tmp_path / "model") / "config.json")["intermediate_size"]
+    assert main(["import", "model"]) == 0
+    capsys.readouterr()
+    assert main(["report", place]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{place}/report.html"]
+    page = Path(place, "report.html").read_text()
+    assert f"gated swiglu {width}" in page
+    assert "How training went" not in page
+    assert f"stamm export {place}" in page
+    (Path("runs/model/arms/model/model/decoder.json")).unlink()
+    assert main(["report", place, "--out", "again.html"]) == 1
+    assert "decoder.json" in capsys.readouterr().err
+
+
 def test_a_gguf_file_becomes_a_run_with_the_same_logits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from stamm.align.hf_chat_format import load_folder_chat
-from stamm.base.config import nearest
+from stamm.base.config import from_plain, nearest
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json
 from stamm.base.known_keys import UnknownKeys
@@ -25,7 +25,7 @@ from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.hf_files import CONFIG, is_hub_folder, unused_keys, weight_files
-from stamm.models.hub_folder import hub_weights_sha256, load_hub
+from stamm.models.hub_folder import hub_weights_sha256, load_hub, load_hub_config
 from stamm.models.serialization import load_decoder
 from stamm.runs.arms import input_of_arm, trained_arms
 from stamm.runs.model_outputs import DECODER, read_chat_record, weights_sha256
@@ -99,6 +99,17 @@ def source_of(model: Path, tokenizer: Path) -> ModelSource:
     """The source of a model folder: a stored decoder of stamm's, or else a Hugging Face folder."""
     kind: Literal["run", "hub"] = "run" if (model / DECODER).is_file() else "hub"
     return ModelSource(kind=kind, model=model, tokenizer=tokenizer)
+
+
+def config_of(source: ModelSource) -> DecoderConfig:
+    """The configuration of the decoder of a source, without its weights.
+
+    Raises   DataError for a file that does not describe a decoder of stamm's
+    """
+    if source.kind == "hub":
+        return load_hub_config(source.model)
+    path = source.model / DECODER
+    return from_plain(DecoderConfig, read_json(path)["decoder"], str(path))
 
 
 def load_chat_model(source: ModelSource) -> ChatModel:

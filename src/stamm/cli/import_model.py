@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         "folder",
         type=text,
         help="a Hugging Face folder (Apertus, Arcee, Llama, Mistral, Phi-3, Qwen2 or Qwen3) or a GGUF file of"
-        " llama.cpp (Apertus, Llama, Qwen2 or Qwen3)",
+        " llama.cpp (Apertus, Arcee, Llama, Qwen2 or Qwen3)",
     )
     parser.add_argument(
         "--out",

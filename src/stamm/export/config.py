@@ -22,7 +22,7 @@ class ExportConfig:
 
     target          "transformers", "gguf" (llama.cpp), "onnx" (ONNX Runtime), or your own
                     "mine.py:MyTarget" (docs/extending/export_target.md)
-    quantization    type of the matrices: F32; BF16 (transformers, gguf); Q8_0, Q4_K, Q5_K,
+    quantization    type of the matrices: F32; BF16 (transformers, gguf); F16, Q8_0, Q4_K, Q5_K,
                     Q6_K (gguf)
     max_shard_bytes largest file of weights (transformers): more tensors come in further files
     tolerance       largest difference of any logit, as a share of the largest logit. Two correct
@@ -143,4 +143,36 @@ def check_without_text(
             f"quantization = {config.quantization!r} is checked by bits per byte, and {why}",
             where="export.held_out",
             fix=f"Set held_out=FILE (text or JSONL), or held_out={NOT_MEASURED} to export without the check",
+        )
+
+
+def check_held_out_file(config: ExportConfig) -> None:
+    """Check that the file of held-out text exists.
+
+    Raises   ConfigError with its name
+    """
+    if config.held_out_file and not Path(config.held_out_file).is_file():
+        raise ConfigError(
+            f"{config.held_out_file} is not a file",
+            where="export.held_out",
+            fix="Name a file of text",
+        )
+
+
+def check_sample_length(
+    config: ExportConfig, max_context: int, setting: str = "the model's max_context"
+) -> None:
+    """Check that <s>, a prompt and a sample fit into the model's context.
+
+    setting   name of max_context in the message
+
+    Raises   ConfigError with both numbers.
+    """
+    needed = 1 + config.prompt_tokens + config.sample_tokens
+    if config.samples and needed > max_context:
+        raise ConfigError(
+            f"<s>, {config.prompt_tokens} prompt tokens and {config.sample_tokens} new ones are "
+            f"{needed} tokens, more than {setting} = {max_context}",
+            where="export.prompt_tokens and export.sample_tokens",
+            fix="Lower one of them, or set export.samples=0",
         )

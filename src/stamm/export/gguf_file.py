@@ -6,17 +6,19 @@ decoder, the one being written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from stamm.base.errors import ExportError
-from stamm.base.files import atomic, read_json
+from stamm.base.files import atomic
 from stamm.export import llama_cpp
-from stamm.export.runtime_support import QUANTIZER_TYPES, gguf_architecture
+from stamm.export.gguf_tokenizer import GgufTokenizer
+from stamm.export.runtime_support import NEIGHBOURS, QUANTIZER_TYPES, gguf_architecture
 from stamm.models.config import DecoderConfig, Llama3Rope, PlainRope
 from stamm.models.decoder import Decoder, build_blank
 from stamm.models.hub import xielu_constants
@@ -43,77 +45,71 @@ _TENSORS = {
 ROTATED = ("attn_q.weight", "attn_k.weight")
 _FILE_TYPES = {
     "F32": 0,
+    "F16": 1,
     "Q8_0": 7,
     "Q4_K": 14,
     "Q5_K": 16,
     "Q6_K": 18,
     "BF16": 32,
 }  # enum llama_ftype
-TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED, _UNUSED = 1, 3, 4, 5  # enum llama_token_type
 HF_TOKENIZER = "tokenizer.huggingface.json"
 """Key of a whole tokenizer.json (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GgufTokenizer:
-    """A tokenizer as GGUF holds it.
+class SmallWeights:
+    """Weights of matrices that are too small for float16.
 
-    pre        name of llama.cpp's rule that cuts texts into words
-    tokens     of each id, normal ones in the byte alphabet; types: enum llama_token_type
-    add_begin  whether <s> is put before a text
-    ends       ids that end a text or an answer; the first is that of a text
-    template   chat template, "" for a base model
-    json       the content of tokenizer.json, for readers that cut texts by its pattern
+    weights   all of them
+    zero      those that become 0: at most half of its smallest number, 6.0e-8
+    inexact   those below 6.1e-5, its smallest normal number, that become another number than 0
     """
 
-    pre: str
-    tokens: Sequence[str]
-    types: Sequence[int]
-    merges: Sequence[str]
-    begin: int
-    pad: int
-    add_begin: bool
-    ends: Sequence[int]
-    template: str = ""
-    json: str = ""
+    weights: int = 0
+    zero: int = 0
+    inexact: int = 0
 
-
-def read_bpe(file: Path, vocab_size: int) -> tuple[list[str], list[int], list[str]]:
-    """Tokens, their types and the merges of a tokenizer.json, filled up to `vocab_size` tokens.
-
-    Raises   ExportError when it is not a byte-level BPE, or has more tokens than the model.
-    """
-    plain = read_json(file)
-    model = plain.get("model") or {}
-    if model.get("type") != "BPE" or model.get("byte_fallback") or not model.get("merges"):
-        raise ExportError(
-            f"{file} is not a byte-level BPE tokenizer, the only kind that is written as GGUF",
-            fix="Choose another target with export.target",
+    def __add__(self, other: SmallWeights) -> SmallWeights:
+        return SmallWeights(
+            weights=self.weights + other.weights,
+            zero=self.zero + other.zero,
+            inexact=self.inexact + other.inexact,
         )
-    known = {int(number): text for text, number in model["vocab"].items()}
-    kinds = dict.fromkeys(known, TOKEN_NORMAL)
-    for token in plain.get("added_tokens") or ():
-        known[int(token["id"])] = token["content"]
-        kinds[int(token["id"])] = TOKEN_CONTROL if token["special"] else TOKEN_USER_DEFINED
-    if max(known) >= vocab_size:
-        raise ExportError(f"{file} has an id {max(known)}, and the model has {vocab_size} ids")
-    tokens = [known.get(number, f"[PAD{number}]") for number in range(vocab_size)]
-    types = [kinds.get(number, _UNUSED) for number in range(vocab_size)]
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-    return tokens, types, merges
+
+
+def to_float16(name: str, weight_OD: Tensor) -> tuple[Tensor, SmallWeights]:
+    """The matrix `name` in float16, rounded to nearest, and its weights that are too small for it.
+
+    Raises   ExportError for a weight beyond its range, which would become infinite
+    """
+    half_OD = weight_OD.half()
+    if not half_OD.isfinite().all():
+        largest = float(weight_OD.abs().max())
+        raise ExportError(
+            f"{name} has a weight of {largest:.6g}, and float16 ends at 65504",
+            where="export.quantization = F16",
+            fix="Set export.quantization=BF16",
+        )
+    small_OD = weight_OD.abs() < torch.finfo(torch.float16).smallest_normal
+    changed_OD = small_OD & (half_OD.float() != weight_OD)
+    zero = int((changed_OD & (half_OD == 0)).sum())
+    lost = SmallWeights(weights=weight_OD.numel(), zero=zero, inexact=int(changed_OD.sum()) - zero)
+    return half_OD, lost
 
 
 def write_gguf(
     path: Path, tokenizer: GgufTokenizer, decoder: Decoder | None, quantization: str
-) -> None:
-    """Write a GGUF file.
+) -> SmallWeights:
+    """Write a GGUF file; return what F16 lost of small weights.
 
     decoder        dense, float32; None writes the vocabulary only
     quantization   type of the matrices; vectors stay F32
 
-    Raises   ExportError without the package gguf; RunError when no space is left.
+    Raises   ExportError without the package gguf, or for a weight beyond the range of F16; RunError
+             when no space is left.
     """
     gguf = _library()
+    lost = SmallWeights()
     config = None if decoder is None else decoder.config
     architecture = "llama" if config is None else gguf_architecture(config)
     with atomic(path) as temporary:
@@ -136,26 +132,31 @@ def write_gguf(
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             writer.write_ti_data_to_file()
-            for _, tensor in () if decoder is None else gguf_tensors(decoder):
+            for name, tensor in () if decoder is None else gguf_tensors(decoder):
                 kind = _type(gguf, tensor, quantization)
                 if kind.name in QUANTIZER_TYPES:
                     writer.write_tensor_data(llama_cpp.quantize(tensor, quantization))
+                elif kind.name == "F16":
+                    half, small = to_float16(name, tensor)
+                    writer.write_tensor_data(half.numpy())
+                    lost += small
                 else:
                     writer.write_tensor_data(gguf.quants.quantize(tensor.numpy(), kind))
         finally:
             writer.close()
+    return lost
 
 
 def gguf_tensors(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     """Name and tensor of each tensor in the file, float32.
 
     A tied output matrix is written out; Llama-3 rotary factors are a tensor; queries and keys of
-    "llama" are in the order of its rotation, which turns neighbours (2i, 2i + 1).
+    NEIGHBOURS are in the order of their rotation.
 
     Source   llama.cpp: llama_model_rope_type, convert_hf_to_gguf.py (LlamaModel.permute)
     """
     config = decoder.config
-    neighbours = gguf_architecture(config) == "llama"
+    neighbours = gguf_architecture(config) in NEIGHBOURS
     names = gguf_names(config)
     factors = rope_factors(config.rope, config.head_width)
     if factors is not None:

@@ -1,4 +1,4 @@
-"""A decoder and its tokenizer from a GGUF file of llama.cpp: Apertus, Llama, Qwen2 or Qwen3.
+"""A decoder and its tokenizer from a GGUF file of llama.cpp: Apertus, Arcee, Llama, Qwen2 or Qwen3.
 
 Checked  tests/unit/export/test_gguf_import.py
 """
@@ -20,24 +20,32 @@ from stamm.corpus.tokenizer.tokenizer import SPLIT_PATTERN
 from stamm.export.gguf_file import (
     HF_TOKENIZER,
     ROTATED,
-    TOKEN_CONTROL,
-    TOKEN_NORMAL,
-    TOKEN_USER_DEFINED,
     from_neighbours,
     gguf_names,
-    read_bpe,
     rope_factors,
 )
 from stamm.export.gguf_keys import check_keys
 from stamm.export.gguf_reader import GgufReader
+from stamm.export.gguf_tokenizer import (
+    TOKEN_CONTROL,
+    TOKEN_NORMAL,
+    TOKEN_USER_DEFINED,
+    read_bpe,
+)
+from stamm.export.runtime_support import NEIGHBOURS
 from stamm.export.transformers_target import TOKENIZER, TOKENIZER_CONFIG
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
 from stamm.models.decoder import Decoder, check_finite
 from stamm.models.hub import xielu_constants
 from stamm.models.parameter_shapes import parameter_shapes
 
-_ARCHITECTURES = ("apertus", "llama", "qwen2", "qwen3")
-_WITH_FACTORS = ("apertus", "llama")  # llama.cpp refuses the others with factors of positions
+_ARCHITECTURES = ("apertus", "arcee", "llama", "qwen2", "qwen3")
+_PLAIN = {"apertus": "xielu", "arcee": "relu2"}  # activations of plain blocks; the others are gated
+_WITH_FACTORS = (
+    "apertus",
+    "arcee",
+    "llama",
+)  # llama.cpp refuses the others with factors of positions
 _LARGEST_CONTEXT = 1 << 31
 _EMBEDDING, _OUTPUT, _FACTORS = "token_embd.weight", "output.weight", "rope_freqs.weight"
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -98,7 +106,7 @@ class GgufModel:
             for name, parameter in decoder.named_parameters():
                 if ".act_fn." not in name:
                     stored = self._file.read(self._names[name])
-                    if self._architecture == "llama" and self._names[name].endswith(ROTATED):
+                    if self._architecture in NEIGHBOURS and self._names[name].endswith(ROTATED):
                         stored = from_neighbours(stored, self.config.head_width)
                     parameter.copy_(stored)
             for layer, alphas in enumerate(self._alphas()):
@@ -183,8 +191,8 @@ class GgufModel:
         for key in ("attention.value_length", "rope.dimension_count"):
             if self._count(key, head) != head:
                 raise self._error(f"has another {key} than attention.key_length")
-        xielu = self._architecture == "apertus"
-        ffn = PlainFFN(width=width, activation="xielu") if xielu else GatedFFN(width=width)
+        plain = _PLAIN.get(self._architecture)
+        ffn = PlainFFN(width=width, activation=plain) if plain else GatedFFN(width=width)
         tensors = self._file.tensors
         tied = _OUTPUT not in tensors or (
             tensors[_OUTPUT].shape == embedding.shape

@@ -15,13 +15,8 @@ from stamm.chat.template_files import TEMPLATE, folder_template
 from stamm.chat.template_sandbox import render_all
 from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
-from stamm.export.gguf_file import (
-    GgufTokenizer,
-    read_bpe,
-    read_metadata,
-    stored_types,
-    write_gguf,
-)
+from stamm.export.gguf_file import SmallWeights, read_metadata, stored_types, write_gguf
+from stamm.export.gguf_tokenizer import GgufTokenizer, read_bpe
 from stamm.export.held_out import different_tokens
 from stamm.export.llama_cpp import VERSION, LlamaCpp
 from stamm.export.runtime_support import gguf_reasons
@@ -53,6 +48,7 @@ class GgufTarget:
 
     def __init__(self) -> None:
         self._options = ExportOptions()
+        self._lost = SmallWeights()
 
     def configure(self, options: ExportOptions) -> None:
         """Set the type of the matrices; other types than F32 have folders of their own."""
@@ -67,13 +63,14 @@ class GgufTarget:
     def write(self, folder: Path, model: Decoder, tokenizer: Path) -> None:
         """Write the file.
 
-        Raises   ExportError for a tokenizer other than byte-level BPE, or when a package is missing.
+        Raises   ExportError for a tokenizer other than byte-level BPE, for a weight beyond the range of
+                 F16, or when a package is missing.
         """
         described = self._tokenizer(tokenizer, model.config.vocab_size)
         rule = _best_rule(folder, described, tokenizer, (*self._options.texts, _PROBE))
         kind = self._options.quantization
         described = replace(described, pre=rule)
-        write_gguf(folder / f"model-{kind}.gguf", described, model, kind)
+        self._lost = write_gguf(folder / f"model-{kind}.gguf", described, model, kind)
 
     def load(self, folder: Path) -> LoadedExport:
         """The file in llama.cpp.
@@ -105,6 +102,7 @@ class GgufTarget:
             encode_chat=encode_chat if template else None,
             rounded=kind != "F32",
             token_limit=MOST_DIFFERING,
+            remarks=_remarks(self._lost),
             card=CardText(
                 library="gguf",
                 architecture=f"{facts['architecture']} of llama.cpp, pre-tokenizer {rule}",
@@ -141,6 +139,15 @@ class GgufTarget:
             template=template,
             json=file.read_text(encoding="utf-8"),
         )
+
+
+def _remarks(lost: SmallWeights) -> list[str]:
+    if not lost.zero + lost.inexact:
+        return []
+    return [
+        f"Of {lost.weights:,} weights of matrices, {lost.zero:,} are too small for float16 and became 0, and"
+        f" {lost.inexact:,} below 6.1e-5 lost precision."
+    ]
 
 
 def _best_rule(

@@ -37,7 +37,13 @@ from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.export import parity
 from stamm.export.alignment_card import alignment_summaries
-from stamm.export.config import BUILT_IN_TARGETS, NOT_MEASURED, ExportConfig, check_without_text
+from stamm.export.config import (
+    BUILT_IN_TARGETS,
+    NOT_MEASURED,
+    ExportConfig,
+    check_sample_length,
+    check_without_text,
+)
 from stamm.export.held_out import (
     AnyTokenizer,
     HeldOut,
@@ -59,7 +65,7 @@ from stamm.export.reward_model import (
     reward_class,
     reward_difference,
 )
-from stamm.export.samples import check_sample_length, prompts, write_samples
+from stamm.export.samples import prompts, write_samples
 from stamm.export.target import (
     ChatTarget,
     ExportOptions,
@@ -222,10 +228,14 @@ def _export(
             fix="Return stamm.export.target.LoadedExport",
         )
     progress.advance(2, "loaded")
+    for remark in loaded.remarks:
+        progress.log(remark)
     texts = [] if held_out is None else held_out_tokens(config, decoder, held_out)
     found = _guarded(target, lambda: compare(config, decoder, loaded, texts))
     tolerance = config.tolerance
-    if not loaded.rounded:
+    if loaded.rounded:
+        parity.require_finite(found)
+    else:
         if not all(one.within(tolerance) for one in found):
             own = float64_error(config, decoder, texts)
             tolerance = max(tolerance, min(OWN_ERRORS * own, MOST_TOLERANCES * tolerance))
@@ -252,6 +262,7 @@ def _export(
         bits_tolerance=config.bits_tolerance if loaded.rounded and measured else None,
         held_out=described,
         measured=measured,
+        remarks=loaded.remarks,
         tokens=tokens,
         bits=bits,
         greedy=same,
@@ -265,7 +276,7 @@ def _export(
     alignment = alignment_summaries(workspace.inputs["model"])
     card = model_card(
         decoder, origin, config.licence, found, loaded.card, sha256, alignment, tokens, bits, same,
-        held_out=described, measured=measured,
+        held_out=described, measured=measured, remarks=loaded.remarks,
     )  # fmt: skip
     write_text(folder / "README.md", card)
     wrong = sum(one.differing for one in tokens)

@@ -80,6 +80,7 @@ def model_card(
     *,
     held_out: str = "",
     measured: bool = True,
+    remarks: Sequence[str] = (),
 ) -> str:
     """README.md: front matter for the Hub, architecture, activation, data, licence and parity.
 
@@ -92,6 +93,7 @@ def model_card(
     tokens, bits, greedy   agreement on held-out text
     held_out    what that text is
     measured    False: rounded weights whose bits per byte were not measured
+    remarks     sentences about the written weights
 
     Unknown facts are listed as unknown; no use, ability or limit is claimed.
     """
@@ -129,6 +131,7 @@ def model_card(
                 for one in found
             ),
         ),
+        *(escape_markdown(remark, 300) for remark in remarks),
         *([f"Held-out text: {escape_markdown(held_out, 300)}."] if held_out else []),
         *_held_out(tokens, bits, greedy),
         *([] if measured else [_UNMEASURED]),

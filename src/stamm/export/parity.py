@@ -5,6 +5,7 @@ Letters: B sequences, T tokens, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -75,6 +76,7 @@ def report(
     bits_tolerance: float | None = None,
     held_out: str = "",
     measured: bool = True,
+    remarks: Sequence[str] = (),
     tokens: Sequence[TokenAgreement] = (),
     bits: Sequence[BitsAgreement] = (),
     greedy: GreedyAgreement | None = None,
@@ -86,6 +88,7 @@ def report(
     bits_tolerance   gate of rounded weights, checked by `require_bits`; None: `tolerance` is the gate
     held_out         what the held-out text is
     measured         False: rounded weights whose gate was not applied
+    remarks          sentences about the written weights
     tokens, bits, greedy   as in `stamm.export.held_out`
 
     Dtypes    both in float32. Float64 shows no smaller difference: transformers computes RMSNorm,
@@ -105,6 +108,7 @@ def report(
         "bits_tolerance": bits_tolerance,
         "held_out": held_out,
         "measured": measured,
+        "remarks": list(remarks),
         "tokens": [asdict(one) for one in tokens],
         "bits": [asdict(one) for one in bits],
         "greedy": None if greedy is None else asdict(greedy),
@@ -149,6 +153,21 @@ def require_bits(found: Sequence[BitsAgreement], tolerance: float) -> None:
             where="export.bits_tolerance",
             fix="The export folder was not written. Choose a finer export.quantization",
         )
+
+
+def require_finite(found: Sequence[LogitDifference]) -> None:
+    """Check that the exported model gives numbers, whatever its gate is.
+
+    Raises   ExportError for an infinite logit or a NaN
+    """
+    for one in found:
+        if not math.isfinite(one.max_absolute):
+            raise ExportError(
+                f"the exported model gives logits that are infinite or NaN on {one.text}",
+                where="export.quantization",
+                fix="The export folder was not written. Choose another type: its range, or that of the"
+                " engine's arithmetic with it, is too small for this model",
+            )
 
 
 def require(found: Sequence[LogitDifference], tolerance: float) -> None:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from stamm.base.errors import ExportError
 from stamm.base.user_code import load_named, load_reference
 from stamm.export.config import BUILT_IN_TARGETS, BuiltInTarget
+from stamm.export.gguf_tokenizer import read_bpe
 from stamm.export.runtime_support import gguf_reasons, onnx_reasons
 from stamm.export.target import ExportTarget
 from stamm.models.config import DecoderConfig
@@ -67,6 +70,20 @@ def export_problems(name: str, config: DecoderConfig, quantization: str = "F32")
         return gguf_reasons(config.merged(), quantization)
     check = (_built_in(name) or load_target(name)).check
     return tuple(check(config.merged()))
+
+
+def tokenizer_problem(name: str, file: Path, vocab_size: int) -> str:
+    """The reason why the target `name` cannot hold a tokenizer.json; "" when none is known.
+
+    vocab_size   of the model
+    """
+    if name != "gguf":
+        return ""
+    try:
+        read_bpe(file, vocab_size)
+    except ExportError as error:
+        return error.what
+    return ""
 
 
 def _built_in(name: str) -> BuiltIn | None:

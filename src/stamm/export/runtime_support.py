@@ -10,8 +10,8 @@ from stamm.models.config import DecoderConfig, GatedFFN, PlainRope
 from stamm.models.hf_architecture import shapes_reason, unsupported_reasons
 
 # GGML types and the number of weights that share a scale (ggml/src/ggml-common.h).
-BLOCKS = {"F32": 1, "BF16": 1, "Q8_0": 32, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
-BLOCK_BYTES = {"F32": 4, "BF16": 2, "Q8_0": 34, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
+BLOCKS = {"F32": 1, "F16": 1, "BF16": 1, "Q8_0": 32, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
+BLOCK_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "Q8_0": 34, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
 QUANTIZER_TYPES = {"Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
 """Types that only llama.cpp's quantizer writes, with their numbers (enum ggml_type)."""
 FORMATS = {
@@ -19,6 +19,8 @@ FORMATS = {
     "gguf": tuple(BLOCKS),
     "onnx": ("F32",),
 }
+NEIGHBOURS = ("arcee", "llama")
+"""Architectures of llama.cpp whose rotation turns neighbours (2i, 2i + 1): llama_model_rope_type."""
 ONNX_PLAIN = ("xielu", "relu2", "relu", "gelu", "silu")
 ONNX_GATED = ("swiglu", "geglu", "reglu")
 
@@ -31,8 +33,10 @@ def activation_name(config: DecoderConfig) -> str:
 def gguf_architecture(config: DecoderConfig) -> str:
     """The architecture of llama.cpp that computes the model; "" when none does."""
     gated, name = isinstance(config.ffn, GatedFFN), activation_name(config)
-    if not gated and name == "xielu" and config.qk_norm and not config.qkv_bias:
-        return "apertus"
+    if not gated and not config.qkv_bias:
+        return {("xielu", True): "apertus", ("relu2", False): "arcee"}.get(
+            (name, config.qk_norm), ""
+        )
     if gated and name == "swiglu" and not (config.qk_norm and config.qkv_bias):
         return "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias else "llama"
     return ""
@@ -41,7 +45,8 @@ def gguf_architecture(config: DecoderConfig) -> str:
 def gguf_reasons(config: DecoderConfig, quantization: str = "F32") -> tuple[str, ...]:
     """Why llama.cpp cannot run the model with weights of this type; empty when it can.
 
-    Source   llama.cpp, src/models/apertus.cpp, qwen3.cpp (no factors of rotary frequencies), llama.cpp
+    Source   llama.cpp, src/models/apertus.cpp, arcee.cpp, qwen3.cpp (no factors of rotary frequencies),
+             llama.cpp
     """
     found = [reason] if (reason := shapes_reason(config)) else []
     architecture = gguf_architecture(config)
@@ -49,8 +54,8 @@ def gguf_reasons(config: DecoderConfig, quantization: str = "F32") -> tuple[str,
         norm = "with" if config.qk_norm else "without"
         found.append(
             f"llama.cpp has no architecture with the activation {activation_name(config)!r} {norm}"
-            f" qk_norm{' and with qkv_bias' * config.qkv_bias}: it has xielu with qk_norm (apertus),"
-            " swiglu with qk_norm (qwen3), without (llama), and without, with qkv_bias (qwen2)"
+            f" qk_norm{' and with qkv_bias' * config.qkv_bias}: it has xielu with qk_norm (apertus), relu2"
+            " without (arcee), swiglu with qk_norm (qwen3), without (llama), and without, with qkv_bias (qwen2)"
         )
     if architecture in ("qwen2", "qwen3") and not isinstance(config.rope, PlainRope):
         found.append(f"llama.cpp's {architecture} ignores the factors of Llama3Rope: use PlainRope")

@@ -4,25 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stamm.base.errors import ConfigError
 from stamm.export.config import ExportConfig
 from stamm.export.held_out import AnyTokenizer, HeldOut, held_out_documents, plain_text
 from stamm.export.target import LoadedExport
-
-
-def check_sample_length(config: ExportConfig, max_context: int) -> None:
-    """Check that <s>, a prompt and a sample fit into the model's context.
-
-    Raises   ConfigError with both numbers.
-    """
-    needed = 1 + config.prompt_tokens + config.sample_tokens
-    if config.samples and needed > max_context:
-        raise ConfigError(
-            f"<s>, {config.prompt_tokens} prompt tokens and {config.sample_tokens} new ones are "
-            f"{needed} tokens, more than the model's max_context = {max_context}",
-            where="export.prompt_tokens and export.sample_tokens",
-            fix="Lower one of them, or set export.samples=0",
-        )
 
 
 def prompts(config: ExportConfig, split: HeldOut) -> list[tuple[str, list[int]]]:

@@ -51,6 +51,7 @@ class LoadedExport:
     references    further originals to compare `logits` with, by a remark for the report
     rounded       the weights are rounded: held-out bits per byte are the gate, not logits
     token_limit   largest share of held-out tokens that `encode` may give otherwise
+    remarks       sentences about the written weights, for the log, the report and the model card
     card          the target's part of the model card
     """
 
@@ -63,6 +64,7 @@ class LoadedExport:
     references: Mapping[str, Logits] = field(default_factory=dict)
     rounded: bool = False
     token_limit: float = 0.0
+    remarks: Sequence[str] = ()
     card: CardText = field(default_factory=CardText)
 
 

@@ -129,6 +129,8 @@ class AlignDemo:
             model=f"arms/{_SFT}/model",
             tokenizer=start.tokenizer,
             max_context=start.max_context,
+            decoder=start.decoder,
+            vocabulary=start.vocabulary,
             steps=(steps[-1],),
             external=start.external,
             pack=start.pack,

@@ -21,9 +21,14 @@ from stamm.align.training.reference_config import ReferenceConfig
 from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
 from stamm.evaluate.config import EvaluateConfig, check_step, task_inputs
-from stamm.export.config import ExportConfig, check_without_text
+from stamm.export.config import (
+    NOT_MEASURED,
+    ExportConfig,
+    check_held_out_file,
+    check_without_text,
+)
 from stamm.models.sampling_config import SamplingConfig
-from stamm.recipes.checks import check_reference
+from stamm.recipes.checks import check_reference, check_tuned_export
 from stamm.recipes.start_model import StartModel
 from stamm.runs.job import TRAINED, TRAINING_RECORDS, Step
 
@@ -399,11 +404,17 @@ def export_step(
 
     own_rows   whether its alignment data keeps rows from training
 
-    Raises   ConfigError for a setting that is not read
+    Raises   ConfigError for a setting that is not read, and for a model that the target cannot hold
     """
+    check_held_out_file(config)
     pack: dict[str, Any] = {"pack": start.pack} if start.pack else {}
-    if not (pack or own_rows or config.held_out_file):
-        check_without_text(config)
+    unmeasured = config.held_out == NOT_MEASURED
+    has_text = not unmeasured and bool(pack or own_rows or config.held_out_file)
+    if not has_text:
+        why = f"export.held_out = {NOT_MEASURED}" if unmeasured else "there is no held-out text"
+        check_without_text(config, why)
+    if start.decoder is not None and start.vocabulary is not None:
+        check_tuned_export(config, arm, start.decoder, start.vocabulary, has_text=has_text)
     return Step(
         name=f"export.{arm}",
         job="export",

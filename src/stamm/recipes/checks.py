@@ -6,14 +6,15 @@ The jobs repeat them on their real inputs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
 from stamm.corpus.config import CorpusConfig
 from stamm.evaluate.config import EvaluateConfig, check_step
 from stamm.evaluate.task import check_tasks
-from stamm.export.config import ExportConfig
-from stamm.export.registry import export_problems
+from stamm.export.config import ExportConfig, check_sample_length
+from stamm.export.registry import export_problems, tokenizer_problem
 from stamm.models.config import DecoderConfig
 
 
@@ -87,17 +88,37 @@ def check_export(config: ExportConfig, models: Mapping[str, DecoderConfig]) -> N
     Raises   ConfigError with the arm, the unsupported part and the fix.
     """
     for arm, model in models.items():
-        problems = export_problems(config.target, model, config.quantization)
-        if problems:
-            raise ConfigError(
-                f"arm {arm!r} cannot be exported to {config.target}: {'; '.join(problems)}",
-                fix=f"Set export=none, or leave {arm!r} out of exported=",
-            )
-        needed = 1 + config.prompt_tokens + config.sample_tokens
-        if config.samples and needed > model.max_context:
-            raise ConfigError(
-                f"<s>, export.prompt_tokens = {config.prompt_tokens} and export.sample_tokens = "
-                f"{config.sample_tokens} are {needed} tokens, more than "
-                f"pretrain.model.max_context = {model.max_context}",
-                fix="Lower one of them, or set export.samples=0 or export=none",
-            )
+        check_target(config, arm, model, f"Set export=none, or leave {arm!r} out of exported=")
+        check_sample_length(config, model.max_context, "pretrain.model.max_context")
+
+
+def check_target(config: ExportConfig, arm: str, model: DecoderConfig, fix: str) -> None:
+    """Check that the export target holds the model of an arm.
+
+    Raises   ConfigError with the arm, the unsupported part and the fix.
+    """
+    problems = export_problems(config.target, model, config.quantization)
+    if problems:
+        raise ConfigError(
+            f"arm {arm!r} cannot be exported to {config.target}: {'; '.join(problems)}", fix=fix
+        )
+
+
+def check_tuned_export(
+    config: ExportConfig, arm: str, model: DecoderConfig, tokenizer: Path, *, has_text: bool
+) -> None:
+    """Check an export of a model that exists before a recipe tunes it.
+
+    tokenizer   its tokenizer.json
+    has_text    whether the export reads held-out text, which samples begin with
+
+    Raises   ConfigError with what does not fit and the fix
+    """
+    check_target(config, arm, model, "Set export=none, or another export.target")
+    if problem := tokenizer_problem(config.target, tokenizer, model.vocab_size):
+        raise ConfigError(
+            f"arm {arm!r} cannot be exported to {config.target}: {problem}",
+            fix="Set export=none, or another export.target",
+        )
+    if has_text:
+        check_sample_length(config, model.max_context)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stamm.align.import_config import TOKENIZER, ImportConfig, import_files
-from stamm.base.errors import ConfigError, DataError, RunError
-from stamm.base.files import read_json
+from stamm.base.errors import ConfigError, RunError
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
-from stamm.models.hf_files import GENERATION, longest_context
+from stamm.models.config import DecoderConfig
+from stamm.models.hf_files import GENERATION
 from stamm.recipes.jobs import model_finder
 from stamm.runs.arms import input_of_arm
 from stamm.runs.job import Step
@@ -37,6 +37,8 @@ class StartModel:
     corpus        the corpus that passages were planted in, as its probes.json lists them; "" without
     max_context   longest context of the model
     imported      whether it, or the model that it was tuned from, was trained elsewhere
+    decoder       its configuration, and
+    vocabulary    its tokenizer.json as it is now; None before they exist
     """
 
     name: str
@@ -44,6 +46,8 @@ class StartModel:
     tokenizer: str
     max_context: int
     imported: bool = False
+    decoder: DecoderConfig | None = None
+    vocabulary: Path | None = None
     steps: tuple[Step, ...] = ()
     external: Mapping[str, Path] = field(default_factory=dict)
     pack: str = ""
@@ -63,7 +67,8 @@ class StartModel:
 def start_model(run: str, arm: str | None, root: Path) -> StartModel:
     """The model `run`, seen from the run folder `root`.
 
-    Raises   ConfigError when `run` is empty; what `align.model_source.find_model` raises
+    Raises   ConfigError when `run` is empty; what `find_model` and `config_of` of
+             `align.model_source` raise
     """
     if not run:
         raise ConfigError(
@@ -71,19 +76,21 @@ def start_model(run: str, arm: str | None, root: Path) -> StartModel:
             fix="Set run=FOLDER, such as run=runs/demo/arms/xielu or a Hugging Face folder",
         )
     source = model_finder().find_model(run, arm)
+    decoder = model_finder().config_of(source)
     if source.kind == "hub":
-        return _imported(source.model, root)
+        return _imported(source.model, decoder, root)
     arm_folder = source.model.parent
     pack, corpus = _input_of(arm_folder, "pack"), _input_of(arm_folder, "corpus")
     if corpus is not None and not (corpus / _PROBES).is_file():
         corpus = None
-    config = read_json(source.model / DECODER)["decoder"]
     beside = [path for path in map(source.tokenizer.joinpath, _BESIDE) if path.is_file()]
     return StartModel(
         name=source.model.parent.name,
         model=os.path.relpath(source.model, root),
         tokenizer=os.path.relpath(source.tokenizer, root),
-        max_context=int(config["max_context"]),
+        max_context=decoder.max_context,
+        decoder=decoder,
+        vocabulary=source.tokenizer / TOKENIZER,
         imported=(source.tokenizer.parent / _IMPORT_RECORD).is_file(),
         external={
             str(path): path
@@ -94,12 +101,7 @@ def start_model(run: str, arm: str | None, root: Path) -> StartModel:
     )
 
 
-def _imported(folder: Path, root: Path) -> StartModel:
-    path = folder / "config.json"
-    stored = read_json(path)
-    longest = longest_context(stored) if isinstance(stored, dict) else None
-    if longest is None or longest < 2:
-        raise DataError(f"{path} has no max_position_embeddings", fix="Add it to the file")
+def _imported(folder: Path, decoder: DecoderConfig, root: Path) -> StartModel:
     step = Step(
         name="import_model",
         job="import_model",
@@ -113,7 +115,9 @@ def _imported(folder: Path, root: Path) -> StartModel:
         name=folder.resolve().name,
         model=f"{_IMPORTED}/model",
         tokenizer=f"{_IMPORTED}/tokenizer",
-        max_context=longest,
+        max_context=decoder.max_context,
+        decoder=decoder,
+        vocabulary=folder / TOKENIZER,
         imported=True,
         steps=(step,),
     )

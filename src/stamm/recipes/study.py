@@ -15,7 +15,7 @@ from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.checkpoint_files import STATE
 from stamm.evaluate.config import EvaluateConfig, task_inputs
-from stamm.export.config import ExportConfig
+from stamm.export.config import ExportConfig, check_held_out_file
 from stamm.models.config import DecoderConfig
 from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
@@ -245,6 +245,7 @@ def _audit_step(arm: str, config: AuditConfig) -> Step:
 
 
 def _export_step(arm: str, config: ExportConfig) -> Step:
+    check_held_out_file(config)
     return Step(
         name=f"export.{arm}",
         job="export",

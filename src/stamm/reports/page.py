@@ -183,9 +183,12 @@ def _shown(study: RunResults, corpus_alone: bool) -> frozenset[str]:
         return frozenset({"swap", "again"})
     if not observed_arms(study):
         every -= {"observe"}
+    measured = [arm.measured for arm in study.arms]
+    if study.is_imported:
+        audited = {"memorization"} if any(one.memorization for one in measured) else set()
+        return every - _OF_ALIGNMENT - {"training", "shape", "corpus", "memorization"} | audited
     if not study.is_alignment:
         return every - _OF_ALIGNMENT
-    measured = [arm.measured for arm in study.arms]
     made = {
         "answers": any(arm.file.examples for arm in study.aligned),
         "prepared": bool(study.prepared),

@@ -23,7 +23,7 @@ from stamm.reports.results import Measured, read_measured, read_results_folder
 from stamm.reports.reward_models import TrainedReward, read_reward_models
 from stamm.reports.task_comparison import TaskDifference, compare_tasks
 from stamm.reports.text import one_line
-from stamm.reports.training import FINETUNE, ArmTraining, read_training
+from stamm.reports.training import FINETUNE, IMPORT, ArmTraining, read_training
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.schemas.adaptation import SwapFile
 from stamm.runs.schemas.alignment import SampleAnswersFile
@@ -127,6 +127,11 @@ class RunResults:
         tuned = any(arm.training.kind == FINETUNE for arm in self.arms)
         return tuned or bool(self.aligned or self.prepared)
 
+    @property
+    def is_imported(self) -> bool:
+        """Whether the model was imported: nothing of its training is known."""
+        return bool(self.arms) and all(arm.training.kind == IMPORT for arm in self.arms)
+
     def made_by(self) -> str:
         """The command that made the run, as a shell reads it; "" when nothing was recorded."""
         return shlex.join(self.manifest.command) if self.manifest else ""
@@ -159,10 +164,13 @@ def collect(run_folder: Path) -> RunResults:
     if not run_folder.is_dir():
         raise RunError(f"{run_folder} is not a folder", fix="Name the folder of a run")
     config = read_record_if_present(ConfigFile, run_folder / "config.json")
+    has_arms = (run_folder / "arms").is_dir()
     single = (run_folder / "metrics.jsonl").exists() or (
-        config is not None and config.kind in ("pretrain", FINETUNE)
+        config is not None
+        # The run of an imported model has the kind of its only arm.
+        and (config.kind in ("pretrain", FINETUNE) or (config.kind == IMPORT and not has_arms))
     )
-    if not single and config is None and not (run_folder / "arms").is_dir():
+    if not single and config is None and not has_arms:
         raise RunError(
             f"{run_folder} holds no run: neither config.json nor arms/",
             fix="Name the folder that `stamm run` wrote",

@@ -13,14 +13,16 @@ from typing import Any, ClassVar
 from stamm.activations.spec import Spec
 from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import read_json
 from stamm.base.receipts import is_present
 from stamm.base.schema import decode, read_lines, read_record_if_present
 from stamm.losses.preference_types import closed_form_beta
 from stamm.reports.learned_curve import known_spec
+from stamm.runs.model_outputs import DECODER
 from stamm.runs.schemas.run import ConfigFile
 from stamm.runs.schemas.training import MetricsLine, TimingFile, TrainingSummary
 
-FINETUNE = "finetune"
+FINETUNE, IMPORT = "finetune", "import"
 _SHAPE = re.compile(r"shape/layers\.([0-9]{1,4})\.([a-z][a-z0-9_]{0,63})")
 _PREFERENCE = re.compile(r"(reward|representation)/[a-z][a-z0-9_]{0,63}")
 _EVALUATION = re.compile(r"evaluate/[a-z0-9_]{1,40}/[a-z_]{1,40}")
@@ -80,6 +82,13 @@ class _Model:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _StoredDecoder:
+    """decoder.json of an imported model, whose configuration does not name its layers."""
+
+    decoder: _Model
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Loss:
     OPEN: ClassVar[bool] = True
 
@@ -102,7 +111,7 @@ class ArmTraining:
     """The configuration of an arm and how it was trained; None where a file is missing.
 
     per_neuron   every neuron has a shape of its own; metrics have the means
-    kind   of the job that trained it ("pretrain", "finetune"); "" where it is not recorded
+    kind   of the job that made it ("pretrain", "finetune", "import"); "" where it is not recorded
     loss   name of what was minimised in fine-tuning ("SFT", "DPO"); "" in pretraining
     beta   of QRPO with the identity transform and without length normalisation, whose optimum is
            known in closed form; None for others
@@ -130,7 +139,14 @@ def read_training(folder: Path) -> ArmTraining:
     """
     path = folder / "config.json"
     file = read_record_if_present(ConfigFile, path)
-    config = decode(_ArmConfig, file.config, str(path), "config") if file else None
+    if file is None:
+        config = None
+    elif file.kind == IMPORT:
+        path = folder / "model" / DECODER
+        stored = decode(_StoredDecoder, read_json(path), str(path))
+        config = _ArmConfig(model=stored.decoder)
+    else:
+        config = decode(_ArmConfig, file.config, str(path), "config")
     ffn = config.model.ffn if config else None
     metrics = folder / "metrics.jsonl"
     activation, spec = _activation(ffn.activation, str(path)) if ffn else (None, None)

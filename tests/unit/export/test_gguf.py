@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,9 @@ from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export import gguf_file, job, llama_cpp, parity
 from stamm.export.config import ExportConfig
+from stamm.export.gguf_import import GgufModel
 from stamm.export.gguf_target import GgufTarget
+from stamm.export.gguf_tokenizer import read_bpe
 from stamm.export.held_out import different_tokens
 from stamm.export.llama_cpp import LlamaCpp
 from stamm.export.parity import difference, random_tokens
@@ -32,7 +35,7 @@ from stamm.export.runtime_support import gguf_reasons
 from stamm.export.target import ExportOptions, LoadedExport
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
-from stamm.models.serialization import load_decoder
+from stamm.models.serialization import load_decoder, save_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import write_chat_record
 from stamm.runs.schemas.export import TokenAgreement
@@ -57,6 +60,11 @@ LAYOUTS = {
     "qwen3": (replace(SMALL, ffn=SWIGLU), "qwen3"),
     "llama": (replace(SMALL, ffn=SWIGLU, qk_norm=False, tied_embeddings=True), "llama"),
     "qwen2": (replace(SMALL, ffn=SWIGLU, qk_norm=False, qkv_bias=True), "qwen2"),
+    "arcee": (replace(SMALL, ffn=PlainFFN(width=64, activation="relu2"), qk_norm=False), "arcee"),
+    "arcee with llama3 rope": (
+        replace(SMALL, ffn=PlainFFN(width=64, activation="relu2"), qk_norm=False, rope=ROPE),
+        "arcee",
+    ),
     "llama with llama3 rope": (replace(SMALL, ffn=SWIGLU, qk_norm=False, rope=ROPE), "llama"),
 }
 
@@ -158,7 +166,8 @@ def test_a_wrong_file_fails_the_gate(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("quantization", "most"), [("BF16", 0.1), ("Q8_0", 0.5), ("Q6_K", 0.6), ("Q4_K", 3.0)]
+    ("quantization", "most"),
+    [("F16", 0.02), ("BF16", 0.1), ("Q8_0", 0.5), ("Q6_K", 0.6), ("Q4_K", 3.0)],
 )
 def test_quantized_types_are_those_named(
     quantization: str, most: float, inputs: dict[str, Path], tmp_path: Path
@@ -202,7 +211,7 @@ def test_what_llama_cpp_cannot_run_is_refused(
 
 def test_an_unknown_quantization_is_one_line() -> None:
     with pytest.raises(
-        ConfigError, match=r"quantization = 'Q8' is not a type that gguf has: F32, BF16, Q8_0"
+        ConfigError, match=r"quantization = 'Q8' is not a type that gguf has: F32, F16, BF16, Q8_0"
     ) as raised:
         ExportConfig(target="gguf", quantization="Q8")
     assert "\n" not in str(raised.value)
@@ -392,11 +401,95 @@ def test_without_the_wheel_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         llama_cpp._library.__wrapped__()
 
 
-def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
+BYTES = {"type": "ByteLevel", "add_prefix_space": False}
+WORDS = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}
+OTHER_KINDS: dict[str, dict[str, Any]] = {
+    "unigram": {"model": {"type": "Unigram", "vocab": []}},
+    "characters": {"model": WORDS, "pre_tokenizer": {"type": "Whitespace"}},
+    "byte fallback": {"model": {**WORDS, "byte_fallback": True}, "pre_tokenizer": BYTES},
+    "word ends": {"model": {**WORDS, "end_of_word_suffix": "</w>"}, "pre_tokenizer": BYTES},
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_a_tokenizer_of_another_kind_is_refused(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
-    file.write_text('{"model": {"type": "Unigram", "vocab": []}}', encoding="utf-8")
+    write_json(file, OTHER_KINDS[kind])
     with pytest.raises(ExportError, match="is not a byte-level BPE tokenizer"):
-        gguf_file.read_bpe(file, 10)
+        read_bpe(file, 10)
+
+
+def test_a_byte_level_tokenizer_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    step = {"type": "Sequence", "pretokenizers": [{"type": "Split"}, BYTES]}
+    write_json(file, {"model": WORDS, "pre_tokenizer": step})
+    assert read_bpe(file, 4) == (["a", "b", "ab", "[PAD3]"], [1, 1, 1, 5], ["a b"])
+
+
+def test_float16_names_the_weights_that_it_cannot_hold() -> None:
+    """Half of the smallest number, 2^-25, becomes 0; 2^-24 and 2^-14 are exact; 65519 is rounded down."""
+    small = [0.0, 1.0, -65504.0, 65519.0, 2.0**-14, 2.0**-24, -(2.0**-25), 1e-30, 1.5 * 2.0**-24]
+    half, lost = gguf_file.to_float16("blk.0.ffn_up.weight", torch.tensor([small]))
+    assert half.dtype == torch.float16
+    assert half.tolist()[0][:6] == [0.0, 1.0, -65504.0, 65504.0, 2.0**-14, 2.0**-24]
+    assert (lost.weights, lost.zero, lost.inexact) == (9, 2, 1)
+    for wrong in (65520.0, -1e9, float("inf"), float("nan")):
+        with pytest.raises(ExportError, match=r"blk\.0\.ffn_up\.weight has a weight of .*65504"):
+            gguf_file.to_float16("blk.0.ffn_up.weight", torch.tensor([[1.0, wrong]]))
+
+
+def test_an_export_in_float16_reports_what_it_loses_and_refuses_infinities(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    """The model's weights in bfloat16 are those of float16 after the import of the file, but for small ones."""
+    config = replace(
+        USUAL, target="gguf", quantization="F16", held_out="not_measured", parity_rows=1, threads=1
+    )
+    decoder = load_decoder(inputs["model"]).bfloat16().float()
+    first = decoder.model.layers[0].get_parameter("mlp.up_proj.weight")[0]
+    model = tmp_path / "model"
+    given = {**inputs, "model": model}
+
+    def export(*values: float) -> None:
+        with torch.no_grad():
+            first[: len(values)] = torch.tensor(values)
+        save_decoder(decoder, model)
+        job.run(config, Workspace(folder=tmp_path / "out", inputs=given))
+
+    export(1e-9, 1e-6, 0.5)
+    folder = tmp_path / "out" / "gguf_f16"
+    (remark,) = read_json(folder / "parity.json")["remarks"]
+    found = re.search(
+        r" ([\d,]+) are too small for float16 and became 0, and ([\d,]+) below", remark
+    )
+    assert found is not None
+    card = (folder / "README.md").read_text()
+    assert "too small for float16 and became 0" in card
+    read = GgufModel(folder / "model-F16.gguf")
+    assert read.quantization == "14 F16, 9 F32"
+    changed = 0
+    for ours, theirs in zip(
+        decoder.state_dict().items(), read.decoder().state_dict().items(), strict=True
+    ):
+        assert ours[0] == theirs[0]
+        assert torch.allclose(ours[1], theirs[1], rtol=0, atol=2.0**-25)
+        changed += int((ours[1] != theirs[1]).sum())
+    assert changed == sum(int(number.replace(",", "")) for number in found.groups())
+    with pytest.raises(ExportError, match=r"ffn_up.weight has a weight of 65536, and float16 ends"):
+        export(65_536.0)
+    with pytest.raises(ExportError, match="logits that are infinite or NaN on random tokens"):
+        export(60_000.0)  # llama.cpp computes with float16, and xIELU squares
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["gguf_f16"]
+
+
+def test_logits_that_are_no_numbers_are_refused_without_a_gate_too() -> None:
+    tokens = [torch.tensor([1, 2])]
+    ours = torch.zeros(1, 2, 4)
+    for wrong in (float("nan"), float("inf")):
+        found = difference("held-out text", lambda _: ours, lambda _, w=wrong: ours + w, tokens)
+        with pytest.raises(ExportError, match=r"infinite or NaN on held-out text \(export\.quanti"):
+            parity.require_finite([found])
+    parity.require_finite([difference("", lambda _: ours, lambda _: ours + 9, tokens)])
 
 
 def test_other_ids_are_refused_above_a_limit_and_named_by_language() -> None:

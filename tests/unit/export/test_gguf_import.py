@@ -17,9 +17,10 @@ from stamm.base.errors import DataError
 from stamm.base.files import read_json
 from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.export.gguf_file import HF_TOKENIZER, GgufTokenizer, read_bpe, write_gguf
+from stamm.export.gguf_file import HF_TOKENIZER, write_gguf
 from stamm.export.gguf_import import GgufModel
 from stamm.export.gguf_reader import GgufReader
+from stamm.export.gguf_tokenizer import GgufTokenizer, read_bpe
 from stamm.export.llama_cpp import LlamaCpp
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder

@@ -74,6 +74,7 @@ class ParityFile:
     held_out               what the held-out text is: a file with its SHA-256, the packed corpus, or rows of the
                            alignment data; "" without, and in files that did not record it
     measured               False: rounded weights without their gate, as held_out=not_measured asked
+    remarks                sentences about the written weights
     tokens, bits           held-out text by language; bits begins with all languages, ""
     files                  bytes of the files that were checked; {} in files that did not record them
     sha256                 of each of them
@@ -92,6 +93,7 @@ class ParityFile:
     bits_tolerance: float | None = None
     held_out: str = ""
     measured: bool = True
+    remarks: tuple[str, ...] = ()
     tokens: tuple[TokenAgreement, ...] = ()
     bits: tuple[BitsAgreement, ...] = ()
     greedy: GreedyAgreement | None = None
