@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from stamm.activations.fused import build, cpu, operation
-from stamm.activations.module import build_activation
+from stamm.activations.fused import build, cpu, direct, operation
+from stamm.activations.module import activation, build_activation
 from stamm.base.errors import ConfigError, RunError
 
 pytestmark = [
@@ -161,6 +161,8 @@ def test_a_kernel_that_does_not_compile_is_told_once(
 
     monkeypatch.setattr(cpu, "function_of", refused)
     monkeypatch.setattr(operation, "_UNBUILT", set())
+    # None that has its kernel from an earlier call, or keeps that it has none for a later one.
+    monkeypatch.setattr(activation, "direct_calls", direct.DirectCalls)
     operation.report_once.cache_clear()
     module = build_activation("silu")
     x = torch.linspace(-3, 3, 40000).requires_grad_()
