@@ -172,7 +172,7 @@ def test_hugging_face_folders(stamm: Stamm, tmp_path: Path) -> None:
     done = stamm("chat", "hub")
     assert done.returncode == 1
     assert (
-        "writes an answer otherwise than after its prompt (the chat template of hub)" in done.stderr
+        "does not write this user message, or changes it (the chat template of hub)" in done.stderr
     )
     llama_folder(tmp_path / "small", vocab_size=200)
     done = stamm("chat", "small")
