@@ -20,7 +20,7 @@ SECONDS = 240
 
 def _ran(device: torch.device, *before: str) -> subprocess.CompletedProcess[str]:
     # Without torch's own pool every tensor is an allocation, whose ends the tool knows.
-    environment = {**tests_environment(), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    environment = {**environment(), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     return subprocess.run(
         [*before, sys.executable, str(WORKER), device.type],
         capture_output=True,
