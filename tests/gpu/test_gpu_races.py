@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import environment as tests_environment
+from tests.conftest import environment as base_environment
 
 WORKER = Path(__file__).with_name("race_worker.py")
 TOOL = "compute-sanitizer"
@@ -20,7 +20,7 @@ SECONDS = 240
 
 def _ran(device: torch.device, *before: str) -> subprocess.CompletedProcess[str]:
     # Without torch's own pool every tensor is an allocation, whose ends the tool knows.
-    environment = {**environment(), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    environment = {**base_environment(), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     return subprocess.run(
         [*before, sys.executable, str(WORKER), device.type],
         capture_output=True,
