@@ -121,8 +121,8 @@ def main() -> None:
     # In memory: the last checkpoint has 13 GB, and a disk may take minutes for it.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        found = measure(options.arm, select_device(options.device), options.quick, Path(folder))
-    json.dump(found, sys.stdout)
+        measured = measure(options.arm, select_device(options.device), options.quick, Path(folder))
+    json.dump(measured, sys.stdout)
 
 
 if __name__ == "__main__":

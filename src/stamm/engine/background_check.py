@@ -56,7 +56,8 @@ class BackgroundCheck:
 
     def _end(self) -> None:
         failure = self._result.exception() if self._result.done() else None
-        failures = [found for found in self._world.all_gather_object(failure) if found is not None]
+        gathered = self._world.all_gather_object(failure)
+        failures = [error for error in gathered if error is not None]
         if failures:
             raise failures[0]
         self._is_over = True

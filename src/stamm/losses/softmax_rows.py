@@ -24,6 +24,9 @@ def _row(  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * columns
     inside = tl.arange(0, BLOCK)
+    # Read before the sums, at which all warps wait: after them another warp may have overwritten it.
+    label = tl.load(target + row)
+    correct = tl.load(start + label).to(tl.float32)
     peak = -float("inf")
     total = 0.0
     for first in range(0, columns, BLOCK):
@@ -32,9 +35,7 @@ def _row(  # type: ignore[no-untyped-def]
         higher = tl.maximum(peak, tl.max(x, axis=0))
         total = total * tl.exp(peak - higher) + tl.sum(tl.exp(x - higher), axis=0)
         peak = higher
-    label = tl.load(target + row)
     weight = tl.load(scale + row)
-    correct = tl.load(start + label).to(tl.float32)
     logarithm = tl.log(total)
     tl.store(nats + row, logarithm - (correct - peak))
     tl.store(log_z + row, logarithm + peak)

@@ -33,3 +33,17 @@ def test_it_compiles_for_a_gpu_without_spilling(dtype: torch.dtype) -> None:
     assert made.spilled == 0
     assert made.count("LDG.E.128") >= 2
     assert made.count("STG.E.128") >= 1
+
+
+def test_the_logit_of_the_target_is_read_before_any_gradient_is_written() -> None:
+    """A load after the last sum would race with another warp's write; a sum is a barrier for all warps."""
+    from stamm.losses import softmax_rows as module
+
+    numbers = [torch.empty(4) for _ in range(3)]
+    arguments: list[Any] = [torch.empty(4, 1024), torch.zeros(4).long(), *numbers]
+    sizes = {"WANTED": True, "BLOCK": 1024, "num_warps": module._WARPS}
+    found = compiled_for_nvidia(module._row, [*arguments, 131_072, 0.5], sizes).assembly
+    lines = [line for line in found.splitlines() if "LDG" in line or "BAR.SYNC" in line]
+    places = [k for k, line in enumerate(lines) if "BAR.SYNC" in line]
+    # Label, its logit and logits of the row; only the scale of the row and its second reading come later.
+    assert sum("LDG" in line for line in lines[: places[0]]) >= 3
