@@ -124,12 +124,12 @@ def stamm(options: argparse.Namespace, folder: Path) -> StepClock:
     import torch
 
     from stamm.align.data.encoded import EncodedAnswer
+    from stamm.align.losses.dpo import DPO
     from stamm.align.training.answer_dataset import AnswerSequences
     from stamm.align.training.chat_dataset import ChatWindows
-    from stamm.align.training.finetune_config import FineTuneRun
+    from stamm.align.training.config import SFT, FineTuneRun
     from stamm.align.training.log_probs import completion_log_probs
-    from stamm.align.training.loss_config import DPO, SFT
-    from stamm.align.training.preference_objective import PreferenceObjective
+    from stamm.align.training.objectives import PreferenceObjective
     from stamm.base.console import NoProgress
     from stamm.engine.config import EngineConfig
     from stamm.engine.cpu_allocator import caching_allocator

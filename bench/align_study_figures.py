@@ -10,8 +10,8 @@ import numpy as np
 
 from bench.align_study_page import CURVE, at_chosen, blocks, difference, few, peaks, select
 from bench.align_study_plan import BEST_OF, SETTINGS, SWEEP, Line
-from stamm.reports.svg_figure import Axes, draw, legend
-from stamm.reports.theme import LIGHT, drawn, painted_in, series
+from stamm.pages.svg_figure import Axes, draw, legend
+from stamm.pages.theme import LIGHT, drawn, painted_in, series
 
 _MARKS = "osD^vPX"
 

@@ -26,10 +26,10 @@ from bench.align_study_plan import (
 )
 from bench.align_study_run import STEPS
 from bench.align_truth_page import interval
-from stamm.align.results.bootstrap import Array, Bootstrap
-from stamm.align.results.kl_divergence import OptimumCurve
+from stamm.align.results.answer_metrics import OptimumCurve
 from stamm.losses.quantile import optimum_kl, optimum_mean_quantile
-from stamm.reports.intervals import holm
+from stamm.statistics.bootstrap import Array, Bootstrap
+from stamm.statistics.intervals import holm
 
 DRAWS = 4000
 BySeed = dict[int, Array]

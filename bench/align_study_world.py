@@ -23,15 +23,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from stamm.base.files import read_json, sha256_bytes, write_json, write_text
-from stamm.corpus.special_tokens import BEGIN_ID, PAD_ID
 from stamm.corpus.tokenizer.config import TokenizerConfig
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.corpus.tokenizer.training import train_tokenizer_on
+from stamm.corpus.tokenizer.tekken import train_tokenizer_on
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.sampling import sample
 from stamm.models.sampling_config import SamplingConfig
 from stamm.models.serialization import load_decoder, save_decoder
+from stamm.tokenizer.special_tokens import BEGIN_ID, PAD_ID
+from stamm.tokenizer.tokenizer import Tokenizer
 
 NOISE_PER_LABEL = 2.0  # standard deviation of the labels of the proxy, in those of gold
 LABELS = 500

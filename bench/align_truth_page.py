@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stamm.base.student_t import t_quantile
+from stamm.statistics.student_t import t_quantile
 
 Line = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """A corpus beside datatrove: raw files to token shards, one process each, in turns.
 
-stamm does what `stamm run` does from screen to pack, everything on (bench/corpus_stamm.py).
+stamm does what `stamm run` does from filter to pack, everything on (bench/corpus_stamm.py).
 datatrove does FineWeb's filters, MinHash with the same bands, its PII step and its tokenizer with
 the same vocabulary (bench/corpus_datatrove.py); it knows nothing of consent, licences or evaluation
 texts. Arms:
@@ -35,7 +35,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stamm.corpus.formats import is_archive
+from stamm.corpus.inputs import is_archive
 from stamm.runs.manifest import environment
 
 RESILIPARSE = {"half": "datatrove", "extractor": "resiliparse"}
@@ -203,7 +203,7 @@ def _compared(told: dict[str, Result], text_bytes: int) -> dict[str, dict[str, f
 def _consent(results: list[Result], starts: list[Result]) -> Result:
     """Seconds of consent, and their share of all that is done for documents.
 
-    The seconds of the screen count, and finding the robots.txt files of an archive. Reading a snapshot
+    The seconds of the filter step count, and finding the robots.txt files of an archive. Reading a snapshot
     costs the same whatever the number of documents, so it stands apart.
     """
     seconds = [r["stages"]["consent"] + r["asides"]["archived_robots"] for r in results]

@@ -30,10 +30,10 @@ import threading
 import time
 from pathlib import Path
 
+from stamm.corpus.documents import InputRecord
 from stamm.corpus.extract import extract
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.warc import read_archive
-from stamm.corpus.records import InputRecord
 from stamm.runs.manifest import environment
 
 WORKERS = 2

@@ -16,28 +16,28 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stamm.base.console import NoProgress
 from stamm.corpus import filter_job
-from stamm.corpus.config import CorpusConfig
+from stamm.corpus.config import CorpusConfig, PackConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
+from stamm.corpus.corpus_filter import CorpusFilter, FilterDocument, FilterResult
 from stamm.corpus.document_filter import DocumentFilter
+from stamm.corpus.documents import InputRecord
 from stamm.corpus.extract import ExtractedPage
-from stamm.corpus.formats import is_archive
-from stamm.corpus.inputs import expand
+from stamm.corpus.inputs import expand, is_archive
 from stamm.corpus.ledger import LedgerRow
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.limits import ReadLimits
-from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.quality.config import QualityConfig
 from stamm.corpus.readers.warc import archived_robots
-from stamm.corpus.records import InputRecord
+from stamm.corpus.steps import corpus_steps, token_steps
 from stamm.corpus.tokenizer.config import TokenizerConfig
-from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.jobs import job
 from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Step
@@ -46,7 +46,14 @@ from stamm.runs.run import Run
 
 
 class Lenient(DocumentFilter):
-    """Asks what a screen asks about every document, and keeps it whatever the answer."""
+    """Asks what the filter step asks about every document, and keeps it whatever the answer."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._filters = tuple(
+            loaded if loaded.name == "length" else replace(loaded, function=_Kept(loaded.function))
+            for loaded in self._filters
+        )
 
     def _consents(self, record: InputRecord, row: LedgerRow, words: ConsentPolicies) -> bool:
         return _asked(super()._consents(record, row, words), row)
@@ -56,18 +63,22 @@ class Lenient(DocumentFilter):
     ) -> bool:
         return _asked(super()._page_consents(record, row, page, words), row)
 
-    def _licensed(self, record: InputRecord, row: LedgerRow, page: ExtractedPage) -> bool:
-        return _asked(super()._licensed(record, row, page), row)
 
-    def _good(self, text: str, row: LedgerRow) -> bool:
-        return _asked(super()._good(text, row), row)
+class _Kept:
+    """A filter that drops nothing."""
 
-    def _uncontaminated(self, text: str, row: LedgerRow) -> bool:
-        return _asked(super()._uncontaminated(text, row), row)
+    def __init__(self, function: CorpusFilter) -> None:
+        self.name, self._function = function.name, function
+
+    def __call__(self, document: FilterDocument) -> FilterResult | None:
+        found = self._function(document)
+        return replace(found, drop=None) if isinstance(found, FilterResult) else None
 
 
 if missing := [
-    name for name in vars(Lenient) if name[1] != "_" and not hasattr(DocumentFilter, name)
+    name
+    for name in vars(Lenient)
+    if name[0] == "_" and name[1] != "_" and not hasattr(DocumentFilter, name)
 ]:
     raise SystemExit(
         f"DocumentFilter has changed, it lacks {', '.join(missing)}: change Lenient, too"
@@ -100,7 +111,7 @@ def main() -> None:
     if plan["tokenizer"]:
         steps = [step for step in steps if step.name != "tokenizer"]
     if not plan["drop"]:
-        filter_job.DocumentFilter = Lenient  # type: ignore[attr-defined]
+        filter_job.DocumentFilter = Lenient  # type: ignore[attr-defined,assignment]
     seconds: dict[str, float] = {}
     running: list[tuple[str, float]] = []
 
@@ -134,15 +145,15 @@ def main() -> None:
         "token_bytes": sum(file.stat().st_size for file in (root / "pack").glob("*.bin")),
         "text_bytes": summary["bytes_kept"],
         "steps": seconds,
-        "stages": rates["screen"]["worker_seconds"]
-        | {name: spent for name, spent in seconds.items() if name != "screen"},
+        "stages": rates["filter"]["worker_seconds"]
+        | {name: spent for name, spent in seconds.items() if name != "filter"},
         "asides": _asides(config),
     }
     (folder / "result.json").write_text(json.dumps(result))
 
 
 def _asides(config: CorpusConfig) -> dict[str, float]:
-    """What consent takes outside the screen's own times: reading the snapshot, and archives' robots.txt."""
+    """What consent takes outside the filter step's own times: reading the snapshot, and archives' robots.txt."""
     limits = ReadLimits()
     began = time.perf_counter()
     robots = tuple(expand(config.consent.robots, "robots").values())

@@ -33,12 +33,10 @@ import numpy as np
 
 from stamm.corpus.dedup.cluster import find_clusters, keys_row, keys_schema
 from stamm.corpus.dedup.config import DedupConfig
-from stamm.corpus.dedup.exact import text_key
-from stamm.corpus.dedup.minhash import minhash
-from stamm.corpus.dedup.shingles import hash_shingles, hash_words
+from stamm.corpus.dedup.shingles import hash_shingles, hash_words, minhash, text_key
+from stamm.corpus.documents import InputRecord
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import InputRecord
 from stamm.corpus.tables import TableWriter, read_rows, write_rows
 
 CONFIG = DedupConfig()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bench.capability import processor_facts
 from stamm.activations import catalog
-from stamm.activations.benchmark.measure import STEPS, BenchmarkArm, measure
+from stamm.activations.benchmark import STEPS, BenchmarkArm, measure
 from stamm.activations.fused.operation import use_eager
 from stamm.activations.module import GatedActivation, build_activation
 from stamm.engine.compile import separate_inductor_cache

@@ -32,7 +32,7 @@ from lm_eval.models.huggingface import HFLM
 
 from bench.capability import processor_facts
 from stamm.evaluate.harness_model import HarnessModel
-from stamm.evaluate.text_model import load_tokenizer, text_model
+from stamm.models.loading import with_tokenizer
 from stamm.models.serialization import load_decoder
 from stamm.runs.arms import input_of_arm
 
@@ -72,7 +72,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     folder = input_of_arm(options.arm, "tokenizer")
     decoder = load_decoder(options.arm / "model")
-    model = text_model(decoder, load_tokenizer(folder), folder, "")
+    model = with_tokenizer(decoder, folder)
     arms: dict[str, Any] = {
         "stamm": HarnessModel(model, BATCH_TOKENS),
         "harness": HFLM(

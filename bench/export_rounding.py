@@ -18,13 +18,13 @@ import tempfile
 from pathlib import Path
 
 from stamm.base.schema import read_record
-from stamm.cli.model_verbs import inputs_of
 from stamm.export import job
 from stamm.export.config import ExportConfig
+from stamm.export.records import ParityFile
 from stamm.models.parameter_shapes import parameter_shapes
 from stamm.models.serialization import checked_config
+from stamm.recipes.trained_models import export_inputs
 from stamm.runs.job import Workspace
-from stamm.runs.schemas.export import ParityFile
 
 GOAL, SMALLEST = 0.005, 16_000_000
 
@@ -35,7 +35,7 @@ def change(arm: Path, kind: str) -> tuple[float, float]:
         config = ExportConfig(
             target="gguf", quantization=kind, held_out_tokens=65_536, bits_tolerance=0.5, samples=0
         )
-        job.run(config, Workspace(folder=Path(scratch), inputs=inputs_of(arm, "export")))
+        job.run(config, Workspace(folder=Path(scratch), inputs=export_inputs(arm)))
         (folder,) = Path(scratch).iterdir()
         whole = read_record(ParityFile, folder / job.PARITY).bits[0]
     return whole.exported, whole.exported / whole.original - 1

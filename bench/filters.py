@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from stamm.corpus.documents import InputRecord
 from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.corpus.limits import ReadLimits
@@ -25,7 +26,6 @@ from stamm.corpus.quality.config import QualityConfig
 from stamm.corpus.quality.rules import QualityFilter
 from stamm.corpus.quality.word_split import count_characters, split_words
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import InputRecord
 
 Document = tuple[str, str]
 _SPLIT = re.compile(r"\w+|[^\w\s]")

@@ -21,12 +21,11 @@ from torch import Tensor, nn
 
 from bench.gpu_training import ARMS as TRAINED
 from bench.linear_cross_entropy import ARMS, DROPPED, Loss, step
-from stamm.activations.benchmark.clock import Timed, clock_of
-from stamm.activations.benchmark.interleave import Quantiles, in_turns, quantiles
+from stamm.activations.benchmark import Quantiles, Timed, clock_of, in_turns, quantiles
 from stamm.activations.catalog import ENTRIES, get
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.module import GatedActivation, build_activation
-from stamm.activations.module.ops import plain_operation
+from stamm.activations.module.ops import operation_of
 from stamm.activations.spec import Gated
 from stamm.models.config import PlainFFN
 from stamm.models.ffn import build_ffn
@@ -69,9 +68,9 @@ class Limit:
 SHARE = Limit(at_least=0.90)  # of the bandwidth of a copy
 EVERY_SHARE = Limit(at_least=0.50)  # likewise, of functions that may be bound by arithmetic
 PRICE = Limit(at_most=1.05)  # of learnable parameters, over the same kernel with constants
-# A feed-forward block over its bare matrix products. On an H200 those take 24.8 ms, and the bytes of the
-# activation alone, at the speed of a copy, .85 ms: 1.034 times.
-BLOCK = Limit(at_most=1.05)
+# A feed-forward block over its bare matrix products and the bytes of its activation at the speed of a
+# copy: 24.8 and .85 ms on an H200, 24.2 and 1.17 ms on an H100.
+BLOCK = Limit(at_most=1.02)
 NOT_SLOWER = Limit(at_most=1.0)
 HALF = Limit(at_most=0.5)
 FIRST = Limit(of="p50", at_most=2.0)  # seconds
@@ -200,7 +199,7 @@ def price(setting: Setting) -> Iterator[Result]:
     for name in PRICED:
         spec = get(name)
         module = build_activation(spec).to(setting.device)
-        fixed = plain_operation(kernel_of(spec), tuple(p.initial for p in spec.parameters))
+        fixed = operation_of(kernel_of(spec), tuple(p.initial for p in spec.parameters))
         works: dict[str, Timed] = {}
         for arm, call, parameters in (
             ("learnable", module, tuple(module.parameters())),
@@ -255,7 +254,7 @@ def gated(setting: Setting) -> Iterator[Result]:
 
 
 def block(setting: Setting) -> Iterator[Result]:
-    """A training step of the xielu feed-forward block, over its six matrix products alone."""
+    """A training step of the xielu feed-forward block, over its products and the bytes it must move."""
     tokens, hidden, inner = setting.tokens, setting.hidden, setting.inner
     ffn = build_ffn(hidden, PlainFFN(width=inner)).bfloat16().to(setting.device)
     x, into = (setting.normal(tokens, hidden, seed=seed) for seed in range(2))
@@ -272,18 +271,21 @@ def block(setting: Setting) -> Iterator[Result]:
         return (*forward, into @ down, into.T @ post, slope @ up, slope.T @ x)
 
     works: dict[str, Timed] = {"block": (_nothing, whole), "products": (_nothing, bare)}
+    works["copy"] = _copy(post)
     found = timed(setting, works, setting.rounds)
     flops = 12 * tokens * hidden * inner
+    moved = 2.5 * found["copy"].p50  # two tensors forward, three backward; a copy moves two
     yield Result(
         benchmark="feed-forward block",
         case="xielu forward and backward",
         shape=(tokens, hidden, inner),
         seconds=found["block"],
-        ratio=found["block"].p50 / found["products"].p50,
-        told="times its matrix products",
+        ratio=found["block"].p50 / (found["products"].p50 + moved),
+        told="times its matrix products and the activation's bytes",
         limit=BLOCK,
         more={
             "against": asdict(found["products"]),
+            "moved_s": moved,
             "products_tflops": flops / found["products"].p50 / 1e12,
         },
     )

@@ -34,8 +34,13 @@ from stamm.corpus.consent.decision import ConsentResolver, RobotsSource
 from stamm.corpus.consent.policies import robots_source
 from stamm.corpus.consent.robots import RobotsAnswer
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
-from stamm.corpus.consent.snapshot_entry import SnapshotEntry, parse_entry
-from stamm.corpus.consent.snapshot_index import index_in_memory, latest_entry, open_snapshot
+from stamm.corpus.consent.snapshot import (
+    SnapshotEntry,
+    index_in_memory,
+    latest_entry,
+    open_snapshot,
+    parse_entry,
+)
 from stamm.corpus.inputs import locate
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.streams import BoundedStream, bounded_lines

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from transformers.activations import XIELUActivation
 
 from bench.capability import processor_facts
-from stamm.activations.benchmark.machine import Load
+from stamm.activations.benchmark import Load
 from stamm.activations.fused import direct
 from stamm.activations.module import build_activation
 from stamm.engine.compile import separate_inductor_cache

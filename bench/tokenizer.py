@@ -20,17 +20,16 @@ import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
+from stamm.corpus.documents import InputRecord
 from stamm.corpus.inputs import locate, shipped_files
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import InputRecord
-from stamm.corpus.special_tokens import RESERVED_TOKENS
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.corpus.tokenizer.fairness import compare
-from stamm.corpus.tokenizer.parallel_corpus import load_declaration
-from stamm.corpus.tokenizer.tekken import tekken_description
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.corpus.tokenizer.training import train_tokenizer_on
+from stamm.corpus.tokenizer.job import load_declaration
+from stamm.corpus.tokenizer.tekken import tekken_description, train_tokenizer_on
+from stamm.tokenizer.special_tokens import RESERVED_TOKENS
+from stamm.tokenizer.tokenizer import Tokenizer
 
 RUNS = {"a": "a", "A": "A", "blank": " ", "line feed": "\n", "-": "-", "aB": "aB", "漢": "漢"}
 _COMMON = (*RESERVED_TOKENS, " ", "  ", "\n", "\r\n", "\t", "\xa0", "\u2028", "'", "’", "...", "é")

@@ -28,11 +28,13 @@ def load() -> None:
     Sharded jobs start worker processes, which load the package, only where their number is set.
     """
     from stamm.cli import main
-    from stamm.recipes.jobs import JOBS
+    from stamm.recipes.step_kinds import STEP_KINDS
     from stamm.runs import run_sharded
 
     main._limit_openmp_spin()  # read when torch is loaded
-    modules = {verb.module for verb in main.VERBS} | {module for module, _ in JOBS.values()}
+    modules = {verb.module for verb in main.VERBS} | {
+        one.job.partition(":")[0] for one in STEP_KINDS.values()
+    }
     for module in (*sorted(modules), *LIBRARIES):
         importlib.import_module(module)
     run_sharded.cores = lambda: 1

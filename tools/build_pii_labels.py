@@ -23,7 +23,7 @@ from typing import Any
 
 import zstandard
 
-from stamm.corpus.pii.iban import IBAN_LENGTHS
+from stamm.corpus.pii.patterns import IBAN_LENGTHS
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "unit" / "corpus" / "pii"
 SENTENCES, LABELS = FOLDER / "sentences.jsonl", FOLDER / "labelled.jsonl"

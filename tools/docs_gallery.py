@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stamm.activations import catalog
+from stamm.activations.page.figures import sampled
+from stamm.activations.page.page import activation_page
 from stamm.activations.spec import Gated, Spec
 from stamm.base.files import write_text
 from stamm.cli.activation_show import facts_of
-from stamm.reports.activation_curves import sampled
-from stamm.reports.activation_page import activation_page
 
 WIDTH, HEIGHT = 160, 110  # of a thumbnail, in pixels
 REACH = 4.0  # thumbnails and comparisons show -REACH to REACH in x and y

@@ -27,7 +27,7 @@ from tools.docs_reference import command_pages, module_pages, recipe_page
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 # Pages of docs/ that are reference, or have a place of their own in the index.
-PLACED = ("run-folder", "glossary", "python", "evidence")
+PLACED = ("README", "run-folder", "glossary", "python", "evidence", "what_is_different")
 EXPLANATION = ("activations", "chat_format", "comparisons")
 _LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+[^)]*)\)")
 
@@ -82,7 +82,8 @@ def _toctree(entries: Sequence[str]) -> str:
 def _index(source: Path) -> str:
     guides = sorted(page.stem for page in DOCS.glob("*.md"))
     how_to = [name for name in guides if name not in (*PLACED, *EXPLANATION)]
-    how_to += sorted(f"extending/{page.stem}" for page in (DOCS / "extending").glob("*.md"))
+    for folder in ("alignment", "extending"):
+        how_to += sorted(f"{folder}/{page.stem}" for page in (DOCS / folder).glob("*.md"))
     log = sorted((f"log/{page.stem}" for page in (DOCS / "log").glob("*.md")), reverse=True)
     evidence = ["evidence"] if (DOCS / "evidence.md").is_file() else []
     text = (source / "index.md").read_text(encoding="utf-8")

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.files import write_text
-from stamm.base.student_t import t_quantile
 from stamm.base.units import count_text
-from stamm.reports.comparison_sizes import SizePoint, slope_of
-from stamm.reports.intervals import differences, interval
-from stamm.reports.sequential import shares_of
+from stamm.compare.sizes import SizePoint, slope_of
+from stamm.statistics.intervals import differences, interval
+from stamm.statistics.sequential import shares_of
+from stamm.statistics.student_t import t_quantile
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "evidence.md", ROOT / "docs" / "evidence"

@@ -1,4 +1,4 @@
-"""Count banned phrases and names, missing terms and class names used twice.
+"""Count banned phrases and names, missing terms, class names used twice and vague local names.
 
     python -m tools.language                  shrink the allowance to what is found today
     python -m tools.language --list PATH ...  show each hit in files or folders, and what to write
@@ -61,6 +61,7 @@ class _Python:
     classes: list[str]
     public_classes: list[str]
     functions: list[str]
+    vague_names: list[tuple[int, str]]
 
 
 def _comments(text: str, within_strings: set[int]) -> list[tuple[int, str]]:
@@ -79,11 +80,36 @@ def _comments(text: str, within_strings: set[int]) -> list[tuple[int, str]]:
     return blocks
 
 
+def _assigned(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and name of every assignment inside a node; loop variables and captures are some."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+            yield inner.lineno, inner.id
+        elif isinstance(inner, (ast.MatchAs, ast.MatchStar)) and inner.name:
+            yield inner.lineno, inner.name
+
+
+def vague_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of every assignment to one of `rules.LOCALS` outside class bodies."""
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        statement = waiting.pop()
+        if isinstance(statement, ast.ClassDef):  # its own assignments are fields
+            waiting += [n for n in statement.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+            continue
+        assigned = list(_assigned(statement))
+        known = {name for _, name in assigned}
+        known.update(inner.arg for inner in ast.walk(statement) if isinstance(inner, ast.arg))
+        for line, name in assigned:
+            if name in rules.LOCALS and rules.COUNTERPARTS.get(name) not in known:
+                yield line, name
+
+
 @cache
 def _python(file: Path) -> _Python:
     text = file.read_text()
     tree = ast.parse(text)
-    held = _Python([], [], [], [], [], [])
+    held = _Python([], [], [], [], [], [], sorted(vague_names(tree)))
     pieces: set[ast.AST] = set()  # of formatted strings: one text, {} in the place of each value
     lines: set[int] = set()
     for node in ast.walk(tree):
@@ -127,17 +153,17 @@ def hits(file: Path) -> tuple[tuple[int, str, str], ...]:
     lower = joined.lower()  # patterns are in lower case; twice as fast as ignoring case
     if len(lower) != len(joined):
         lower = "".join(c.lower() if len(c.lower()) == 1 else c for c in joined)
-    found = []
+    banned = []
     for pattern, instead in rules.PHRASES.items():
         for match in re.finditer(pattern, lower):
             line = texts[bisect.bisect(ends, match.start())][0]
             around = joined[max(0, match.start() - 40) : match.end() + 40]
             excerpt = around.replace("\x00", " | ")
-            found.append((line, excerpt, f"{match.group()!r}: {instead}"))
+            banned.append((line, excerpt, f"{match.group()!r}: {instead}"))
     for line, piece in held.docstrings if held else ():
         if re.match(rules.DOCSTRING_START, piece):
-            found.append((line, piece[:60], rules.DOCSTRING_START_INSTEAD))
-    return tuple(sorted(found))
+            banned.append((line, piece[:60], rules.DOCSTRING_START_INSTEAD))
+    return tuple(sorted(banned))
 
 
 def _names(file: Path) -> Iterator[tuple[str, str]]:
@@ -154,14 +180,14 @@ def _names(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _missing_terms() -> Iterator[tuple[str, str]]:
-    """Required terms that are missing: place and term."""
-    for term, places in rules.TERMS.items():
+    """Required terms that are missing: path and term."""
+    for term, paths in rules.TERMS.items():
         pattern = re.compile(re.sub(r"[ -]", r"(?:[\\s_-]|\\s# )+", term), re.IGNORECASE)
-        for place in places:
-            at = SOURCE / place
+        for path in paths:
+            at = SOURCE / path
             files = sorted(at.rglob("*.py")) if at.is_dir() else [at]
             if not any(f.is_file() and pattern.search(f.read_text()) for f in files):
-                yield place, term
+                yield path, term
 
 
 def _shared_class_names() -> Iterator[tuple[Path, str]]:
@@ -178,8 +204,8 @@ def _shared_class_names() -> Iterator[tuple[Path, str]]:
 
 
 @cache
-def found() -> Counts:
-    """All findings of today, as the allowance holds them."""
+def findings() -> Counts:
+    """All findings of today, as the allowance holds them; vague names are counted by folder."""
     counts: Counts = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
     for file in _files():
         name = str(file.relative_to(ROOT))
@@ -188,8 +214,10 @@ def found() -> Counts:
         if file.suffix == ".py":
             for kind, banned in _names(file):
                 counts[kind][_area(file)][f"{name}: {banned}"] += 1
-    for place, term in _missing_terms():
-        counts["missing terms"][place.split("/")[0]][f"{place}: {term}"] = 1
+            for _, vague in _python(file).vague_names:
+                counts["vague names"][_area(file)][f"{_area(file)}: {vague}"] += 1
+    for path, term in _missing_terms():
+        counts["missing terms"][path.split("/")[0]][f"{path}: {term}"] = 1
     for file, shared in _shared_class_names():
         counts["shared class names"][_area(file)][f"{file.relative_to(ROOT)}: {shared}"] = 1
     return {
@@ -235,12 +263,15 @@ def _show(paths: list[str]) -> int:
             for line, excerpt, instead in hits(file):
                 number += 1
                 print(f"{name}:{line}: …{excerpt}…\n    {instead}")
-    for kind, areas in found().items():
+            for line, vague in _python(file).vague_names if file.suffix == ".py" else ():
+                number += 1
+                print(f"{name}:{line}: variable {vague!r}\n    {rules.LOCALS[vague]}")
+    for kind, areas in findings().items():
         for entries in areas.values():
-            for entry in entries if kind != "phrases" else ():
-                place = entry.split(": ")[0]
-                inside = place if place.startswith("src/") else f"src/stamm/{place}"
-                if any(Path(inside).is_relative_to(path) for path in paths):
+            for entry in entries if kind not in ("phrases", "vague names") else ():
+                path = entry.split(": ")[0]
+                inside = path if path.startswith("src/") else f"src/stamm/{path}"
+                if any(Path(inside).is_relative_to(asked) for asked in paths):
                     number += 1
                     print(f"{kind}: {entry}")
     print(f"{number} findings")
@@ -256,7 +287,7 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.list:
         return _show(chosen.list)
-    now = found()
+    now = findings()
     if not chosen.rules_changed:
         try:
             before = allowed()

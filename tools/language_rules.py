@@ -98,7 +98,6 @@ MODULES = frozenset(
         "emission",
         "mirrors",
         "mirroring",
-        "pages",
     ]
 )
 CLASSES = frozenset(
@@ -201,6 +200,18 @@ FUNCTIONS = frozenset(
 )
 FUNCTION_AFFIXES = r"^_?refuse_|_told$|_said$|^_?told_|_heard$"
 
+# Names of variables that do not say what they hold, and what to write instead. Beside its
+# counterpart in the same function (left, right = ...; zero, one = ...) such a name does say it.
+LOCALS: dict[str, str] = {
+    "found": "what was found: report, spec, matches, path",
+    "one": "the noun of the collection: for spec in specs",
+    "each": "the noun of the collection: for token in tokens",
+    "of": "the noun: spec, budget, function",
+    "place": "index, position, folder, prefix",
+    "left": "remaining, num_hidden, or the noun of what remains",
+}
+COUNTERPARTS = {"left": "right", "one": "zero"}
+
 # Terms that a reader greps for, and the files or folders of src/stamm in each of which one file
 # at least must contain the term (case is ignored, a blank also matches "-", "_" and a line end).
 TERMS: dict[str, tuple[str, ...]] = {
@@ -213,12 +224,12 @@ TERMS: dict[str, tuple[str, ...]] = {
     "canary": ("corpus/canaries", "audit/canaries.py"),
     "checkpoint": ("engine/checkpoint.py",),
     "code generation": ("activations/codegen",),
-    "confidence interval": ("reports/intervals.py", "audit/interval.py"),
+    "confidence interval": ("statistics/intervals.py", "statistics/estimates.py"),
     "contamination": ("corpus/contamination",),
     "context parallel": ("engine",),
     "continued pretraining": ("pretrain",),
     "cross-entropy": ("losses/linear_cross_entropy.py",),
-    "data mixture": ("corpus/mixture.py",),
+    "data mixture": ("corpus/pack_job.py",),
     "data parallel": ("engine",),
     "deduplication": ("corpus/dedup",),
     "deterministic": ("models/determinism.py",),
@@ -243,7 +254,7 @@ TERMS: dict[str, tuple[str, ...]] = {
     "memorization": ("audit/memorization.py",),
     "MFU": ("engine/peak_flops.py", "pretrain"),
     "micro-batch": ("engine/micro_batches.py",),
-    "MinHash": ("corpus/dedup/minhash.py",),
+    "MinHash": ("corpus/dedup/shingles.py",),
     "model card": ("export/model_card.py",),
     "near-duplicate": ("corpus/dedup",),
     "non-finite loss": ("engine/spike_detection.py", "engine/config.py"),
@@ -254,7 +265,6 @@ TERMS: dict[str, tuple[str, ...]] = {
     "PII": ("corpus/pii",),
     "preemption": ("engine/preemption.py",),
     "quality filter": ("corpus/quality",),
-    "quantiz": ("models/few_bit.py",),
     "resume": ("engine/checkpoint.py", "runs/run.py", "pretrain/training_run.py"),
     "RMSNorm": ("models/norm.py",),
     "robots.txt": ("corpus/consent/robots_parser.py",),
@@ -265,7 +275,7 @@ TERMS: dict[str, tuple[str, ...]] = {
     "Slurm": ("runs/cluster_executors.py",),
     "SPDX": ("corpus/licences",),
     "structured": ("models/linear.py",),
-    "tensor parallel": ("engine/parallel.py", "activations/module/parallel.py"),
+    "tensor parallel": ("engine/parallel.py",),
     "throughput": ("pretrain/throughput_model.py",),
     "torchrun": ("runs/torchrun_env.py",),
     "toxicity": ("corpus/classifiers",),

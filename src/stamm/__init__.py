@@ -2,40 +2,64 @@
 
 The public interface for Python, imported on first use: `import stamm` loads no library.
 
-    run, open_run        execute a recipe; read a run folder
+    run, compare, search             execute a recipe, a comparison, a search
+    evaluate, audit, observe         measure trained models
+    sample, score                    completions of prompts; rewards of answers
+    export, release, verify, report  write a model, a release, a page; check a release
+    derive, emit, check              an activation from its gradient, in other languages; proofs and accuracy
+    open_run             read a run folder
     load, generate       a trained model with its tokenizer; greedy continuations
     recipes              the recipes, and `recipes.build("demo", "pretrain.sequences=96")`
-    activations          the whole of gradients, specs, derivation and transforms
+    activations          the whole of gradients, specs, gates and derivation
     activation, Spec     a torch module for a name or a Spec; a Spec states a gradient
-    derive               value, slope and gradients of a Spec, as formulas and code
     linear_cross_entropy, Goldfish, goldfish_mask    losses
     ledger, open_pack, Tokenizer                     a corpus: decisions, tokens, tokenizer
     read_metrics         the lines of metrics.jsonl
+
+The function of a verb has its name and its arguments: `stamm.evaluate("runs/demo", tasks="blimp")` is
+`stamm evaluate runs/demo tasks=blimp`. Some packages have the name of a verb, as `stamm.evaluate`
+does: they can be imported from, and called.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from stamm.version import VERSION
 
 if TYPE_CHECKING:
     from stamm import activations, recipes
-    from stamm.activations.derivation.derive import derive
+    from stamm.activations.conformance.verb import check
+    from stamm.activations.emitters.verb import emit
     from stamm.activations.module import build_activation as activation
     from stamm.activations.spec import Spec
+    from stamm.activations.verb import derive
+    from stamm.align.verb import sample, score
+    from stamm.audit.verb import audit
     from stamm.base.errors import ConfigError, DataError, RunError, StammError
-    from stamm.corpus.tokenizer.tokenizer import Tokenizer
+    from stamm.compare.verb import compare
+    from stamm.evaluate.verb import evaluate
+    from stamm.export.verb import export
     from stamm.losses.config import Goldfish
     from stamm.losses.goldfish import keep_mask as goldfish_mask
     from stamm.losses.linear_cross_entropy import linear_cross_entropy
     from stamm.models.generate import greedy as generate
+    from stamm.observe.verb import observe
     from stamm.recipes.execute import run
     from stamm.recipes.ledger import ledger, open_pack
     from stamm.recipes.load import LoadedModel, load
     from stamm.recipes.run_folder import RunFolder, open_run
+    from stamm.release.verb import release
+    from stamm.release.verification import verify
+    from stamm.reports.verb import report
     from stamm.runs.metrics import read_metrics
+    from stamm.search.verb import search
+    from stamm.tokenizer.tokenizer import Tokenizer
 
-__version__ = "0.2.0.dev0"
+__version__ = VERSION
 
 __all__ = [
     "ConfigError",
@@ -50,19 +74,34 @@ __all__ = [
     "__version__",
     "activation",
     "activations",
+    "audit",
+    "check",
+    "compare",
     "derive",
+    "emit",
+    "evaluate",
+    "export",
     "generate",
     "goldfish_mask",
     "ledger",
     "linear_cross_entropy",
     "load",
+    "observe",
     "open_pack",
     "open_run",
     "read_metrics",
     "recipes",
+    "release",
+    "report",
     "run",
+    "sample",
+    "score",
+    "search",
+    "verify",
 ]
 
+# Packages whose name is that of a verb, of which NAME/verb.py has the function.
+_VERBS = ("audit", "compare", "evaluate", "export", "observe", "release", "search")
 # Public name -> module, or module:name where the name differs.
 _MODULE_OF = {
     "ConfigError": "base.errors",
@@ -73,9 +112,11 @@ _MODULE_OF = {
     "RunFolder": "recipes.run_folder",
     "Spec": "activations.spec",
     "StammError": "base.errors",
-    "Tokenizer": "corpus.tokenizer.tokenizer",
+    "Tokenizer": "tokenizer.tokenizer",
     "activation": "activations.module:build_activation",
-    "derive": "activations.derivation.derive",
+    "check": "activations.conformance.verb",
+    "derive": "activations.verb",
+    "emit": "activations.emitters.verb",
     "generate": "models.generate:greedy",
     "goldfish_mask": "losses.goldfish:keep_mask",
     "ledger": "recipes.ledger",
@@ -84,21 +125,54 @@ _MODULE_OF = {
     "open_pack": "recipes.ledger",
     "open_run": "recipes.run_folder",
     "read_metrics": "runs.metrics",
+    "report": "reports.verb",
     "run": "recipes.execute",
+    "sample": "align.verb",
+    "score": "align.verb",
+    "verify": "release.verification",
 }
-_PACKAGES = ("activations", "recipes")
+_PACKAGES = ("activations", "recipes", *_VERBS)
 
 
 if not TYPE_CHECKING:  # a type checker reports a name that is not public
 
+    def _imported(module: str) -> ModuleType:
+        """A module of stamm's; RunError with the extra to install for a library that is missing."""
+        try:
+            return import_module(f"{__name__}.{module}")
+        except ModuleNotFoundError as error:
+            missing = import_module(f"{__name__}.base.extras").missing_library(error)
+            if missing is None:
+                raise
+            raise missing from error
+
+    class _VerbPackage(ModuleType):
+        """A package that is called as the function of the verb with its name."""
+
+        @property
+        def __wrapped__(self) -> Any:
+            name = self.__name__.rpartition(".")[2]
+            return getattr(_imported(f"{name}.verb"), name)
+
+        def __call__(self, *arguments: Any, **settings: Any) -> Any:
+            return self.__wrapped__(*arguments, **settings)
+
+    class _Face(ModuleType):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in _VERBS and isinstance(value, ModuleType):  # it is imported just now
+                value.__class__ = _VerbPackage
+            super().__setattr__(name, value)
+
+    sys.modules[__name__].__class__ = _Face
+
     def __getattr__(name: str) -> Any:
         """The public name, imported from its module on first use."""
         if name in _PACKAGES:
-            return import_module(f"{__name__}.{name}")
+            return _imported(name)
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, _, attribute = _MODULE_OF[name].partition(":")
-        value = getattr(import_module(f"{__name__}.{module}"), attribute or name)
+        value = getattr(_imported(module), attribute or name)
         globals()[name] = value
         return value
 

@@ -16,11 +16,11 @@ def test_a_model_is_swapped_trained_on_and_evaluated(
 ) -> None:
     command = (
         *("run", "adapt.activation", f"run={smoke_run}", "arm=swiglu", "activation=reglu"),
-        *("swap.tokens=2048", f"tokens={8 * 1024}", "--out", "adapted"),
+        *("replacement.tokens=2048", f"tokens={8 * 1024}", "--out", "adapted"),
     )
     done = stamm(*command)
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "adapted/swap/swap.json").read_text())
+    found = json.loads((tmp_path / "adapted/replacement/replacement.json").read_text())
     assert (found["before"], found["after"]) == ("swiglu", "reglu")
     # The fit brings the model back to what it was; a toy may be better by chance without it.
     fitted, replaced = (abs(found[k] - found["loss"]) for k in ("swapped_loss", "initial_loss"))
@@ -29,13 +29,13 @@ def test_a_model_is_swapped_trained_on_and_evaluated(
     assert "Replaced activation" in page and "swiglu to reglu, fitted on 2,048 tokens" in page
     first = [
         json.loads((tmp_path / f"adapted/arms/{name}/metrics.jsonl").read_text().partition("\n")[0])
-        for name in ("swapped", "control")
+        for name in ("replaced", "control")
     ]
     assert abs(first[0]["train/loss_nats"] - first[1]["train/loss_nats"]) < 0.05
     again = stamm(*command)
     assert "complete" in again.stdout + again.stderr
     for verb in (("evaluate", "tasks=held_out"), ("observe", "tokens=512"), ("export",)):
-        used = stamm(verb[0], "adapted/swap", *verb[1:])
+        used = stamm(verb[0], "adapted/replacement", *verb[1:])
         assert used.returncode == 0, used.stderr
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from stamm.align.data.prepare_config import PrepareConfig
+from stamm.align.data.config import PrepareConfig
+from stamm.align.steps import prepare_step
 from stamm.base.config import override
 from stamm.cli.main import main
-from stamm.recipes.align_steps import prepare_step
 from tests.unit.align.prepared import chat, write_rows
 from tests.unit.untrained_run import untrained_run
 

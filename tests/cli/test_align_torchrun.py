@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stamm.corpus.tables import read_table
 from tests.conftest import environment
 from tests.forked import Parent
 
@@ -68,3 +69,26 @@ def test_qrpo_on_its_own_answers_in_two_processes_is_that_of_one(
     names = ("samples/round1/completions.jsonl", "data/round1/examples.parquet")
     for name in names:
         assert (tmp_path / "data" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+
+
+def test_grpo_in_two_processes_is_that_of_one(
+    smoke_run: Path, tmp_path: Path, parent: Parent
+) -> None:
+    words = ("align.grpo", f"run={smoke_run / 'arms' / 'xielu'}", "prompts=prompts.jsonl", "n=4",
+             "reward=Length", "reward.smallest=10", "reward.largest=24", "sampling.max_new_tokens=12",
+             "train.loss.steps_per_rollout=2", "train.loss.average=token", "evaluate=none",
+             "export=none", "audit=none")  # fmt: skip
+    expected = run(parent, tmp_path, 1, "one", *words)
+    close(run(parent, tmp_path, 2, "data", *words), expected)
+    tables = [
+        [read_table(path).to_pylist() for path in sorted((tmp_path / out).rglob("rollouts/*"))]
+        for out in ("one", "data")
+    ]
+    assert [len(rollout) for rollout in tables[0]] == [4 * 4] * 3
+    kept = ("prompt", "sample", "draw", "step", "reward", "advantage", "text", "ids")
+    found, reference = (
+        [[row[name] for name in kept] for rollout in table for row in rollout] for table in tables
+    )
+    assert found == reference
+    run_log = (tmp_path / "data" / "log" / "run.log").read_text()
+    assert run_log.count("Mean reward of the answers: ") == 1

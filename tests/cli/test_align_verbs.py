@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from stamm.base.files import sha256_file
 from tests.conftest import Stamm
+from tests.unit.tutorials import tutorial_file
 
 pytestmark = pytest.mark.slow  # each test needs whole runs
 
@@ -85,3 +87,40 @@ def test_kto_trains_on_labelled_answers(arm: Path, stamm: Stamm, tmp_path: Path)
     page = (tmp_path / "kto" / "report.html").read_text()
     assert "KTO: log-ratios and KL during training" in page
     assert not (tmp_path / "kto" / "start_audit").exists()
+
+
+def test_a_preference_loss_of_the_users_own_is_named_on_the_command_line(
+    arm: Path, stamm: Stamm, tmp_path: Path
+) -> None:
+    """docs/extending/preference_loss.md, on pairs as UltraFeedback and HH-RLHF write them."""
+    mine = tutorial_file("preference_loss", tmp_path / "hinge.py")
+    pairs = [
+        {
+            "chosen": [
+                {"role": "user", "content": f"What is {n} and {n}?"},
+                {"role": "assistant", "content": f"It is {2 * n}."},
+            ],
+            "rejected": [
+                {"role": "user", "content": f"What is {n} and {n}?"},
+                {"role": "assistant", "content": "No idea."},
+            ],
+        }
+        for n in range(8)
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    words = ["run", "align.dpo", f"run={arm}", "data=pairs.jsonl", "train.loss=hinge.py:Hinge"]
+    words += ["train.loss.options=margin=2.0", *SETTINGS[1:], RATE, "--out", "own"]
+    words += ["evaluate=none", "audit=none", "export=none", "sample_answers=none"]
+    done = stamm(*words)
+    assert done.returncode == 0, done.stderr
+    arm_folder = tmp_path / "own" / "arms" / "hinge"
+    lines = map(json.loads, (arm_folder / "metrics.jsonl").read_text().splitlines())
+    first = next(line for line in lines if line["step"] == 1)
+    assert first["train/loss"] == pytest.approx(2.0, abs=1e-3), "margin, before the first update"
+    assert sha256_file(mine) in (arm_folder / "manifest.json").read_text()
+    for verb in ("show", "report"):
+        done = stamm(verb, "own")
+        assert done.returncode == 0, done.stderr
+    mine.write_text(mine.read_text() + "\n")
+    done = stamm(*words)
+    assert "The inputs of step finetune.hinge have changed" in done.stderr + done.stdout

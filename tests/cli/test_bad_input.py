@@ -63,7 +63,7 @@ def _one_line(done: subprocess.CompletedProcess[str]) -> str:
         (
             ["run", "demo", "pretrain.context=abc"],
             2,
-            ["pretrain.context = 'abc' is not an integer"],
+            ["pretrain.context = 'abc' is not a whole number"],
         ),
         (
             ["run", "demo", "arms.0.ffn.width=300"],
@@ -74,8 +74,13 @@ def _one_line(done: subprocess.CompletedProcess[str]) -> str:
         (["run", "apertus_8b"], 2, ["no packed corpus to train on", "pack=FOLDER"]),
         (["run", "mine.py"], 2, ["mine.py does not exist", "stamm cp demo mine.py"]),
         (["plan", "apertus_8b", "--gpus", "8xH2000"], 2, ["8xH2000", "Known: A100"]),
-        (["evaluate", "nowhere"], 1, ["nowhere is neither a run folder nor a Hugging Face folder"]),
+        (
+            ["evaluate", "nowhere"],
+            1,
+            ["nowhere is not a folder. Name a run folder or a Hugging Face folder"],
+        ),
         (["cp", "demo", "absent/mine.py"], 1, ["absent/mine.py"]),
+        (["run", "demo", "--dry-run", "pretrain.batch=4"], 2, ["Write pretrain.batch.0.size=4."]),
         (["search", "smoke", "--dry-run", "screen.gain=1"], 2, ["gain", "two numbers"]),
         (["run", "smoke", "corpus.inputs=[draft].jsonl"], 1, ["no file matches [draft].jsonl"]),
         (

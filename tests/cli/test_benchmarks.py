@@ -54,7 +54,7 @@ QUICK: dict[str, list[tuple[str, str]]] = {
     "corpus_memory": [
         (
             "DEMO/pages.warc.gz --sizes 1 --pages 5 --changes tokenizer.vocab_size=1024",
-            r"\| 1 screen \| \d+",
+            r"\| 1 filter \| \d+",
         )
     ],
     "cpu": [("--quick --capability native --only attention --out OUT", "attention: ")],

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stamm.align.model_source import load_chat_format
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import build_decoder
+from stamm.models.hf_chat_format import load_chat_format
 from stamm.models.serialization import save_decoder
 from stamm.runs.model_outputs import write_chat_record
 from tests.conftest import Stamm, command, environment

@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from stamm.corpus.config import CorpusConfig
+from stamm.corpus.config import CorpusConfig, PackConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.job import train_tokenizer

@@ -64,7 +64,7 @@ def test_a_corpus_killed_ten_times_loses_and_doubles_nothing(
 
 def test_a_damaged_shard_is_made_again_and_no_other(finished: Path, stamm: Stamm) -> None:
     whole = contents(finished)
-    path = finished / "screened" / "documents-00001.parquet"
+    path = finished / "filtered" / "documents-00001.parquet"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -89,7 +89,7 @@ def test_another_configuration_begins_anew_where_it_is_asked_to(
         assert contents(tmp_path / "run") == contents(finished)
     done = stamm(*other, "--restart")
     assert done.returncode == 0, done.stderr
-    assert "The run that was in run is in run.before-1 now." in done.stdout
+    assert "The earlier run in run was moved to run.before-1." in done.stdout
     assert contents(tmp_path / "run.before-1") == contents(finished)
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     assert stored["config"]["tokenizer"]["vocab_size"] == 380
@@ -104,7 +104,7 @@ def test_a_finished_corpus_is_planned_from_its_own_rates(finished: Path, stamm: 
     assert sum(shares) == pytest.approx(1.0)
     assert shares == sorted(shares, reverse=True)
     named = {(part["step"], part["name"]) for part in plan["parts"]}
-    assert {("screen", "consent"), ("screen", "dedup"), ("tokenize", "all")} <= named
+    assert {("filter", "consent"), ("filter", "dedup"), ("tokenize", "all")} <= named
     first, second = plan["scales"]
     factor = second["input_bytes"] / first["input_bytes"]
     assert second["core_hours"] == pytest.approx(factor * first["core_hours"])
@@ -116,7 +116,7 @@ def test_a_finished_corpus_is_planned_from_its_own_rates(finished: Path, stamm: 
 def test_a_plan_without_a_run_says_what_to_do(tmp_path: Path, stamm: Stamm) -> None:
     refused = stamm("plan", "corpus.demo", "--out", str(tmp_path))
     assert refused.returncode == 1
-    assert "has measured no rates" in refused.stderr
+    assert "has no measured rates" in refused.stderr
     assert "Run the recipe once" in refused.stderr
 
 

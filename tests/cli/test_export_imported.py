@@ -16,9 +16,10 @@ from torch import Tensor
 
 from stamm.base.files import read_json, sha256_file, write_json
 from stamm.cli.main import main
+from stamm.export.config import quantizations
 from stamm.export.llama_cpp import LlamaCpp
 from stamm.export.onnx_target import OnnxRuntime
-from stamm.export.runtime_support import FORMATS
+from stamm.export.registry import TARGETS
 from stamm.models.hub_folder import load_hub
 from tests.unit.chat.imported_folders import TEMPLATES, imported_folder
 from tests.unit.models.hub_models import base_tokenizer, hub_model
@@ -29,7 +30,11 @@ CHATS = {"qwen2": "chatml", "llama": "llama3", "apertus": "chatml"}
 SMALL = ("parity_rows=1", "parity_tokens=24", "threads=1")
 TEXT = "The wind turns the mill, and the mill grinds flour. Hello!\n"  # Qwen2's class takes digits apart
 READ = ("held_out_tokens=96", "samples=1", "prompt_tokens=4", "sample_tokens=4")
-TYPES = [(target, kind) for target in ("transformers", "gguf", "onnx") for kind in FORMATS[target]]
+TYPES = [
+    (target, kind)
+    for target, built_in in TARGETS.items()
+    for kind in quantizations(built_in.support())
+]
 # Largest difference of a logit, as a share of the largest, for random weights.
 LARGEST = {
     "F32": 3e-5,

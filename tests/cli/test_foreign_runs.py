@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stamm.corpus.config import CorpusConfig
-from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.config import CorpusConfig, PackConfig
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.job import train_tokenizer

@@ -19,12 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from stamm.align.data.encoded import EncodedExamples
+from stamm.align.records import PreparedSummary, SampleAnswersFile
 from stamm.base.schema import read_record
 from stamm.cli.main import main
 from stamm.models.decoder import build_decoder
 from stamm.models.serialization import load_decoder, save_decoder
-from stamm.runs.schemas.alignment import SampleAnswersFile
-from stamm.runs.schemas.prepared_data import PreparedSummary
 from tests.unit.untrained_run import untrained_run
 
 pytestmark = pytest.mark.slow  # trains a model

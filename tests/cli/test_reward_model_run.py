@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stamm.align.records import RewardAccuracyFile, ScoreManifest
 from stamm.base.schema import read_record
-from stamm.runs.schemas.reward_model import RewardAccuracyFile
-from stamm.runs.schemas.rewards import ScoreManifest
 from tests.conftest import Stamm
 
 pytestmark = pytest.mark.slow  # trains a model

@@ -11,12 +11,12 @@ import pytest
 
 from stamm.align.data.dataset_reader import read_examples
 from stamm.align.data.examples import PreferencePair
-from stamm.align.rewards.reward_config import CustomReward, Length, ScoreConfig
+from stamm.align.records import ScoreManifest
+from stamm.align.rewards.config import CustomReward, Length, ScoreConfig
 from stamm.align.rewards.score import score_file
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
-from stamm.runs.schemas.rewards import ScoreManifest
 from tests.conftest import Stamm
 from tests.unit.tutorials import tutorial_file
 
@@ -88,6 +88,18 @@ def test_each_answer_gets_its_reward_and_bad_rows_are_named(stamm: Stamm, tmp_pa
     assert (again.returncode, "exists" in again.stderr) == (2, True)
 
 
+def test_a_file_of_answers_that_ends_in_the_middle_is_named(stamm: Stamm, tmp_path: Path) -> None:
+    data = write(tmp_path)
+    data.write_text(data.read_text().replace("{broken\n", json.dumps(ROWS[0])[:20]))
+    done = stamm("score", "answers.jsonl", "reward=Number")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2] == (
+        "1 file ends in the middle, and rows are lost: answers.jsonl from row 6 on."
+    )
+    manifest = read_record(ScoreManifest, tmp_path / "answers.scored.jsonl.manifest.json")
+    assert manifest.bad_rows[-1].cause == "truncated_file"
+
+
 def test_the_reward_of_the_tutorial_scores_a_file(stamm: Stamm, tmp_path: Path) -> None:
     tutorial_file("reward", tmp_path / "mine.py")
     write(tmp_path)
@@ -127,9 +139,8 @@ def test_every_format_is_read_and_a_reward_may_leave_rows_out(tmp_path: Path) ->
     config = ScoreConfig(reward=CustomReward(reference=f"{tmp_path}/mine.py:Judged"))
     for name in ("a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"):
         out = tmp_path / f"{name}.scored.jsonl"
-        summary = score_file(tmp_path / name, out, config)
-        assert list(summary.rewards) == [1, 6]
-        assert [row.line() for row in summary.bad] == [
+        scored = score_file(tmp_path / name, out, config)
+        assert [row.line() for row in scored.bad_rows] == [
             f"{name}, row 3: only sums of four are judged"
         ]
         assert [json.loads(line) for line in out.read_text().splitlines()] == [
@@ -209,7 +220,7 @@ def test_what_is_wrong_is_one_line(stamm: Stamm, tmp_path: Path) -> None:
         ("reward=mine.py:Other",): "mine.py:Other is not a reward",
         ("reward=mine.py:Nothing",): "mine.py has no 'Nothing'",
         ("reward=Wizard",): "Wizard",
-        ("reward=ModelReward", "reward.run=none"): "none holds no reward models",
+        ("reward=ModelReward", "reward.run=none"): "none is not a folder",
         ("reward=NotMemorized", "reward.corpus=none.txt"): "none.txt is neither a run folder nor",
         ("reward=Number", "bad_rows=stop"): "answers.jsonl, row 3",
         ("reward=Number", "bad_rows=x"): "bad_rows",

@@ -15,6 +15,7 @@ from tests.conftest import Stamm
 pytestmark = pytest.mark.slow  # derives activations and trains
 
 
+@pytest.mark.timeout(900)  # 100 CPU seconds, and several processes
 def test_a_search_ends_with_a_verdict_and_is_resumed(stamm: Stamm, tmp_path: Path) -> None:
     done = stamm("search", "smoke", "--out", "found", timeout=600)
     assert done.returncode == 0, done.stderr
@@ -78,6 +79,6 @@ def test_errors_and_the_plan(stamm: Stamm, tmp_path: Path) -> None:
     assert (done.returncode, "`stamm search search.smoke`" in done.stderr) == (2, True)
     done = stamm("search", "smoke", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "x <= 0: alpha_n*tanh(x) + beta" in done.stdout
+    assert "x <= 0: alpha_n*tanh(x) + beta" in " ".join(done.stdout.split())
     assert "confirm deep" in done.stdout
     assert not (tmp_path / "runs").exists()

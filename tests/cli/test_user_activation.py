@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stamm.activations.catalog.load import load_spec
+from stamm.activations.catalog.registry import load_spec
 from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import ConfigError
 from stamm.base.files import read_json, write_json
@@ -16,7 +16,7 @@ from stamm.cli.main import main
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.serialization import load_decoder
 from stamm.pretrain.next_token import NextToken
-from stamm.recipes.activation_steps import activation_steps
+from stamm.pretrain.steps import activation_steps
 from stamm.recipes.comparisons import activations
 from stamm.recipes.demo import demo
 from stamm.recipes.load import load

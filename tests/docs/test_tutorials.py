@@ -1,13 +1,15 @@
-"""Every command and every block of Python in docs/tutorials runs, in the order of the page."""
+"""Every command, block of Python and cell of a notebook in docs/tutorials runs, in the order of the page."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.conftest import ROOT, environment
 from tests.forked import Parent
 
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 BLOCK = re.compile(r"```(bash|python)\n(.*?)```", re.DOTALL)
 
 
@@ -48,3 +51,37 @@ def test_the_commands_of_a_tutorial_run(
                     check=False,
                 )
             assert done.returncode == 0, f"{part}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_the_cells_of_a_notebook_run(notebook: Path, smoke_run: Path, tmp_path: Path) -> None:
+    """In order and in one namespace, as a kernel runs them."""
+    shutil.copytree(smoke_run, tmp_path / "runs" / "smoke")
+    cells = [cell for cell in _cells(notebook) if cell["cell_type"] == "code"]
+    assert cells
+    (tmp_path / "cells.json").write_text(json.dumps(["".join(cell["source"]) for cell in cells]))
+    kernel = "import json; own = {}\nfor cell in json.load(open('cells.json')): exec(cell, own)"
+    done = subprocess.run(
+        [sys.executable, "-c", kernel],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "derived" / "bent" / "bent.py").is_file()
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_a_notebook_is_stored_without_outputs(notebook: Path) -> None:
+    for cell in _cells(notebook):
+        assert cell["cell_type"] == "markdown" or (
+            cell["outputs"] == [] and cell["execution_count"] is None
+        )
+
+
+def _cells(notebook: Path) -> list[dict[str, Any]]:
+    cells: list[dict[str, Any]] = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return cells

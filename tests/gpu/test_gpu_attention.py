@@ -5,6 +5,8 @@ A CPU has no gradients of it: there the rehearsal holds results alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ from stamm.models.attention_mask import (
     partial_attention_inputs,
 )
 from stamm.models.config import DecoderConfig, Llama3Rope, PlainFFN
-from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.decoder import Decoder, DecoderStack, build_decoder
 
 # Torch warns that what is not compiled makes all scores at once; in a rehearsal on a CPU it does.
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
@@ -120,9 +122,7 @@ def test_a_decoder_learns_the_same_by_blocks(
             layer.recompute = recompute
             if compiled and kernel == "flex":
                 layer.compile(fullgraph=True)
-        seen = attention_inputs(
-            decoder.model.frequencies, 900, document, torch.float32, kernel=kernel
-        )  # type: ignore[arg-type]
+        seen = attention_inputs(decoder.model, 900, document, torch.float32, kernel=kernel)  # type: ignore[arg-type]
         found.append(_learned(decoder, tokens, seen, gpu))
     (dense, expected), (blocks, taken) = found
     torch.testing.assert_close(blocks, dense, rtol=1e-5, atol=0)
@@ -136,7 +136,7 @@ def test_another_document_changes_not_one_bit(device: torch.device) -> None:
     document = torch.tensor([0] * 170 + [1] * 400 + [2] * 130, device=device)[None]
     tokens = (torch.arange(700)[None] * 31 % 97).to(device)
     other = torch.where(document == 1, tokens, (tokens + 1) % 97)
-    seen = attention_inputs(decoder.model.frequencies, 700, document, torch.bfloat16, kernel="flex")
+    seen = attention_inputs(decoder.model, 700, document, torch.bfloat16, kernel="flex")
     first, second = (decoder.model(x, attention=seen) for x in (tokens, other))
     assert torch.equal(first[:, 170:570], second[:, 170:570])
     assert not torch.equal(first[:, :170], second[:, :170])
@@ -152,11 +152,11 @@ def test_65536_packed_tokens_need_no_mask_of_all_pairs(device: torch.device) -> 
         torch.randn(1, h, length, 128, device=device, dtype=torch.bfloat16) for h in (8, 2, 2)
     )
     document, at = packed(1, length, 1 / 2000, device), torch.arange(length, device=device)
-    frequencies = torch.ones(64, device=device)
+    model = DecoderStack(replace(MODEL, num_heads=1, num_kv_heads=1)).to(device)  # heads of 128
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     seen = partial_attention_inputs(
-        frequencies, document, document, at, at, torch.bfloat16
+        model, document, document, at, at, torch.bfloat16
     )  # auto: by blocks
     results(q, k, v, torch.ones_like(q), seen.mask, True)
     assert torch.cuda.max_memory_allocated(device) - before < 3 * 2**30

@@ -11,7 +11,7 @@ import pytest
 from bench import gpu_page, gpu_work
 from bench.gpu import ALL_PASS
 from bench.gpu_work import Limit, Result
-from stamm.activations.benchmark.interleave import Quantiles
+from stamm.activations.benchmark import Quantiles
 
 FACTS = {"device": "A GPU", "driver": "1", "torch": "2", "triton": "3", "commit": "c" * 40}
 

@@ -7,16 +7,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
-from tools.language import ROOT, SOURCE, allowed, found, grown
+from tools.language import ROOT, SOURCE, allowed, findings, grown, vague_names
 
 COMMAND = "python -m tools.language"
 
 
 def test_no_banned_phrase_or_name_is_added_and_no_term_lost() -> None:
-    lines = grown(found(), allowed())
+    lines = grown(findings(), allowed())
     assert not lines, (
         "\n".join(lines) + f"\n`{COMMAND} --list PATH` shows each hit; a file that was only moved"
         f" is accepted by `{COMMAND}`"
@@ -24,8 +25,28 @@ def test_no_banned_phrase_or_name_is_added_and_no_term_lost() -> None:
 
 
 def test_the_allowance_shrinks_with_what_was_rewritten() -> None:
-    lines = grown(allowed(), found())
+    lines = grown(allowed(), findings())
     assert not lines, f"{len(lines)} were rewritten: run `{COMMAND}`\n" + "\n".join(lines[:20])
+
+
+def test_an_assignment_to_a_vague_name_is_counted() -> None:
+    """Loop variables, captures and walruses are some; fields, arguments and pairs are not."""
+    source = """
+class Row:
+    found: int
+    def read(self, place):
+        left, right = self.ends
+        zero, one = 0, 1
+        found = [each for each in place if (left := each)]
+        with open(place) as one:
+            match one:
+                case [left, *found]:
+                    pass
+left = 1
+def rest(right): left = right
+"""
+    counted = [name for _, name in sorted(vague_names(ast.parse(source)))]
+    assert counted == ["each", "found", "found", "left"]
 
 
 def _documents() -> list[Path]:

@@ -83,7 +83,7 @@ def test_environment_variables_are_few_and_change_no_number() -> None:
     # Read: torchrun's ranks, XDG_CACHE_HOME; the API key of a judge, from a variable that the
     # configuration names. No other file may use the environment.
     known = {
-        "align/judge/api_key.py",
+        "align/judge/endpoint.py",
         "base/cache_folder.py",
         "cli/main.py",
         "cli/run.py",

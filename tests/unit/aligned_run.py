@@ -16,15 +16,20 @@ from typing import Any
 
 import numpy as np
 
+from stamm.align.records import AlignmentFile
 from stamm.align.results import answer_metrics
-from stamm.align.results.bootstrap import Bootstrap
+from stamm.align.results.answer_metrics import (
+    EXAMPLE_RULE,
+    OptimumCurve,
+    example_pairs,
+    kl_estimate,
+    optimum_gap,
+)
 from stamm.align.results.completions import CompletionLine, PromptAnswers, ScoredAnswer
 from stamm.align.results.evaluate_job import METHOD
-from stamm.align.results.examples import EXAMPLE_RULE, example_pairs
-from stamm.align.results.kl_divergence import OptimumCurve, kl_estimate, optimum_gap
 from stamm.base.schema import write_record
 from stamm.losses.quantile import beta_log_partition
-from stamm.runs.schemas.alignment import AlignmentFile
+from stamm.statistics.bootstrap import Bootstrap
 
 BETA, EXTRA_KL, SEED = 0.25, 0.9, 8
 PROMPTS, ANSWERS, REFERENCES, ALIGNED = 150, 4, 12, 2
@@ -263,7 +268,12 @@ def write_prepared(folder: Path) -> None:
             "chat_format_sha256": "ef" * 32, "tokenizer_sha256": "aa" * 32,
             "read": 2_200, "kept": 2_000,
             "dropped": {"too_long": 150, "refused_licence": 37, "contaminated": 13},
-            "files": [{"name": "sft.jsonl", "sha256": "bb" * 32, "read": 2_200, "kept": 2_000}],
+            "files": [
+                {
+                    "name": "sft.jsonl", "sha256": "bb" * 32, "read": 2_200, "kept": 2_000,
+                    "truncated_at": 2_200,
+                }
+            ],
             "splits": {"train": split, "held_out": {**split, "examples": 100}},
             "licences": {"CC-BY-4.0": 1_500, "Apache-2.0": 480, HOSTILE: 20},
             "refused_licences": ["CC-BY-NC-4.0"],

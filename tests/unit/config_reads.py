@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any
 from unittest.mock import patch
 
-from stamm.align.training import finetune_config
+from stamm.align.training import config as finetune_config
 from stamm.base import config as base_config
 
 # Code that copies, compares or checks whole configurations, whatever they are for.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stamm.corpus.config import CorpusConfig
-from stamm.corpus.filter_job import screen_inputs
+from stamm.corpus.canaries.job import inject
+from stamm.corpus.config import CorpusConfig, PackConfig
+from stamm.corpus.filter_job import filter_inputs
 from stamm.corpus.finalize_job import finalize_corpus
-from stamm.corpus.global_filter_job import decide
-from stamm.corpus.inject_canaries import plant
-from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.global_filter_job import filter_globally
 from stamm.corpus.pack_job import pack
 from stamm.corpus.tokenize_job import tokenize
 from stamm.corpus.tokenizer.config import TokenizeConfig
@@ -19,7 +18,7 @@ from stamm.runs.job import Workspace
 
 def build_corpus(config: CorpusConfig, root: Path, execution: Execution | None = None) -> Path:
     """The corpus of a configuration, built step after step below `root`; its folder."""
-    folders = {name: root / name for name in ("planted", "screened", "decided", "corpus")}
+    folders = {name: root / name for name in ("canaries", "filtered", "global_filter", "corpus")}
     inputs: dict[str, Path] = {}
 
     def place(name: str) -> Workspace:
@@ -31,12 +30,12 @@ def build_corpus(config: CorpusConfig, root: Path, execution: Execution | None =
         )
 
     if config.injection_config is not None:
-        plant(config.injection_config, place("planted"))
-        inputs["planted"] = folders["planted"]
-    screen_inputs(config.filter_config, place("screened"))
-    inputs["screened"] = folders["screened"]
-    decide(config.global_filter_config, place("decided"))
-    inputs["decided"] = folders["decided"]
+        inject(config.injection_config, place("canaries"))
+        inputs["canaries"] = folders["canaries"]
+    filter_inputs(config.filter_config, place("filtered"))
+    inputs["filtered"] = folders["filtered"]
+    filter_globally(config.global_filter_config, place("global_filter"))
+    inputs["global_filter"] = folders["global_filter"]
     finalize_corpus(config.global_filter_config, place("corpus"))
     return folders["corpus"]
 

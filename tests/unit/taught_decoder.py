@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from stamm.base.files import write_json
-from stamm.corpus.special_tokens import BEGIN_ID
 from stamm.corpus.tokenizer.config import TokenizerConfig
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.corpus.tokenizer.training import train_tokenizer_on
+from stamm.corpus.tokenizer.tekken import train_tokenizer_on
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.serialization import save_decoder
+from stamm.tokenizer.special_tokens import BEGIN_ID
+from stamm.tokenizer.tokenizer import Tokenizer
 
 VOCABULARY = 335
 

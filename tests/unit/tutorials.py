@@ -12,12 +12,11 @@ from stamm.base.files import write_json
 from tests.conftest import ROOT
 
 
-def tutorial_code(page: str) -> str:
-    """The first block of Python of docs/extending/PAGE.md."""
+def tutorial_code(page: str, number: int = 0) -> str:
+    """A block of Python of docs/extending/PAGE.md, by default the first."""
     text = (ROOT / "docs" / "extending" / f"{page}.md").read_text(encoding="utf-8")
-    found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
-    assert found is not None
-    return found[1]
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return blocks[number]
 
 
 def tutorial_file(page: str, file: Path) -> Path:

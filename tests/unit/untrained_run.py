@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stamm.corpus.ledger import DOCUMENTS_SCHEMA
-from stamm.corpus.pack_config import PackConfig
-from stamm.corpus.tables import write_rows
+from stamm.corpus.config import PackConfig
+from stamm.corpus.tables import DOCUMENTS_SCHEMA, write_rows
 from stamm.corpus.tokenizer.config import TokenizerConfig
-from stamm.corpus.tokenizer.training import train_tokenizer_on
+from stamm.corpus.tokenizer.tekken import train_tokenizer_on
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import build_decoder
 from stamm.models.serialization import save_decoder

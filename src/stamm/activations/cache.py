@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-import stamm
 from stamm.base.cache_folder import cache_folder, is_private
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.files import sha256_bytes, sha256_value, write_text
+from stamm.version import VERSION
 
 _HERE = Path(__file__).parent
 _PRIMITIVES = tuple((_HERE / "primitives").glob("*.py"))
@@ -109,7 +109,7 @@ def register_kernel_source(content_hash: str, source: str, *, primitives: str = 
 
 
 def record_judged(content_hash: str) -> None:
-    """Record, for this process and in the home folder, that a spec's kernel holds its budgets."""
+    """Record in this process and the home folder that a spec's kernel met its error budgets."""
     _JUDGED.add(content_hash)
     path = _path(content_hash)
     if path is not None:
@@ -118,7 +118,7 @@ def record_judged(content_hash: str) -> None:
 
 
 def is_judged(content_hash: str) -> bool:
-    """Whether the kernel of a spec was held to its budgets, by this version of the derivation.
+    """Whether this version of the derivation checked the kernel against its error budgets.
 
     Checked  tests/unit/activations/test_reachable.py
     """
@@ -155,7 +155,7 @@ def _path(content_hash: str) -> Path | None:
     if not _HASH.fullmatch(content_hash):
         raise ConfigError(f"{content_hash!r} is not a SHA-256 in hexadecimal")
     folder = kernel_folder()
-    return None if folder is None else folder / f"{stamm.__version__}-{content_hash}.py"
+    return None if folder is None else folder / f"{VERSION}-{content_hash}.py"
 
 
 def _belongs(source: str, content_hash: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from stamm.activations.catalog.load import named_activation
+from stamm.activations.catalog.registry import named_activation
 from stamm.activations.spec import Gated, Spec
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
@@ -12,7 +12,7 @@ from stamm.models.config import DecoderConfig, Dense, GatedFFN, PlainFFN
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwapConfig:
+class ReplacementConfig:
     """Replace the activation of a trained decoder.
 
     activation     an entry of the catalogue, or your own, as in `PlainFFN`: of one input for a plain
@@ -52,12 +52,12 @@ def swapped_config(config: DecoderConfig, activation: str | Spec) -> DecoderConf
             f"the model's feed-forward matrices are {type(ffn.linear).__name__}",
             fix="Only dense matrices can take up the scales: export and import the model first",
         )
-    found: PlainFFN | GatedFFN
+    swapped: PlainFFN | GatedFFN
     try:
         if isinstance(ffn, PlainFFN):
-            found = replace(ffn, activation=activation, compat="exact", shapes="layer")
+            swapped = replace(ffn, activation=activation, compat="exact", shapes="layer")
         else:
-            found = replace(ffn, activation=activation, shapes="layer")
+            swapped = replace(ffn, activation=activation, shapes="layer")
     except ConfigError as error:
         kind = "of one input" if isinstance(ffn, PlainFFN) else "gated"
         raise ConfigError(
@@ -65,12 +65,12 @@ def swapped_config(config: DecoderConfig, activation: str | Spec) -> DecoderConf
             where="activation",
             fix=f"Choose one that is {kind}: `stamm ls activations`",
         ) from None
-    for spec in (ffn.spec, found.spec):
+    for spec in (ffn.spec, swapped.spec):
         if isinstance(spec.arity, Gated) and spec.arity.up is not None:
             raise ConfigError(
                 f"{spec.name} multiplies by a function of up, which cannot be fitted",
                 where="activation",
             )
-    if found.spec.content_hash == ffn.spec.content_hash:
+    if swapped.spec.content_hash == ffn.spec.content_hash:
         raise ConfigError(f"the model has {ffn.spec.name} already", where="activation")
-    return replace(config, ffn=found)
+    return replace(config, ffn=swapped)

@@ -2,10 +2,10 @@
 
     min over s > 0, c and the shape parameters p of   sum_i w_i (f(x_i) - c g(s x_i; p))^2
 
-The matrix before the activation takes up s, the one behind it c. c has a closed form; the rest is
-found by the Levenberg-Marquardt method from several s, in float64. A little of (log s)^2 + (log |c|)^2 is
-added: of scales that fit alike, as all do for a homogeneous g, it prefers those that leave the
-matrices as large as they were, which further training needs.
+s is multiplied into the matrix before the activation, c into the one after it. c has a closed form;
+the rest is found by the Levenberg-Marquardt method from several s, in float64. A small penalty
+(log s)^2 + (log |c|)^2 is added: of scales that fit equally well, as all do for a homogeneous g, it
+prefers those that leave the matrices as large as they were, which further training needs.
 
 Letters: N numbers of the sample, U unknowns (log s, then the stored values of p).
 """
@@ -27,7 +27,7 @@ _STARTS = (1.0, 0.5, 2.0)
 _STEPS, _DIFFERENCE, _SMALLEST_GAIN = 60, 1e-4, 1e-9
 _SMALL_SCALES = 3e-4  # weight of log s and log |c| among the residuals
 _SMALLEST_SCALE = 1e-12
-_WIDEST = 20.0  # of |log s| and of stored values: beyond it a shape is another one's limit
+_WIDEST = 20.0  # largest |log s| and stored value: beyond it the shape is close to its limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class _Fitting:
         return torch.cat([self._f_N - scale * g_N, _SMALL_SCALES * torch.tensor(sizes).double()])
 
     def error(self, point: Sequence[float]) -> float:
-        """Share of the weighted mean square of f that is missed."""
+        """Share of the weighted mean square of f that the fit does not explain."""
         residual = self.residual(point)
         return math.inf if residual is None else float(residual[:-2].square().sum())
 
@@ -144,10 +144,10 @@ def _minimum(fitting: _Fitting, point: list[float]) -> tuple[list[float], float]
             damped_UU = square_UU + damping * torch.diag(square_UU.diagonal() + 1e-12)
             change_U = torch.linalg.solve(damped_UU, slope_U)
             there = [at - d for at, d in zip(point, change_U.tolist(), strict=True)]
-            found = fitting.residual(there) if max(map(abs, there)) < _WIDEST else None
-            new = math.inf if found is None else float(found @ found)
-            if found is not None and new < error:
-                gain, point, residual, error = error - new, there, found, new
+            moved_residual = fitting.residual(there) if max(map(abs, there)) < _WIDEST else None
+            new = math.inf if moved_residual is None else float(moved_residual @ moved_residual)
+            if moved_residual is not None and new < error:
+                gain, point, residual, error = error - new, there, moved_residual, new
                 damping = max(damping / 10, 1e-12)
                 break
             damping *= 10
@@ -159,11 +159,11 @@ def _minimum(fitting: _Fitting, point: list[float]) -> tuple[list[float], float]
 def _jacobian(fitting: _Fitting, point: Sequence[float]) -> Tensor | None:
     """Derivatives of the residual by central differences, (N, U); None next to a pole."""
     columns = []
-    for place in range(len(point)):
+    for index in range(len(point)):
         ends = []
         for sign in (1, -1):
             moved = list(point)
-            moved[place] += sign * _DIFFERENCE
+            moved[index] += sign * _DIFFERENCE
             ends.append(fitting.residual(moved))
         up, down = ends
         if up is None or down is None:

@@ -59,22 +59,22 @@ def refit_layers(
     """
     width = max(decoder.config.ffn_of(layer).width for layer in range(len(fits)))
     together = max(1, _LARGEST // (3 * 8 * width * width))
-    found: list[RefitMatrix] = []
+    matrices: list[RefitMatrix] = []
     for first in range(0, len(fits), together):
         sums = [
-            _Sums(decoder.model.layers[first + place].mlp, spec, fit)
-            for place, fit in enumerate(fits[first : first + together])
+            _Sums(decoder.model.layers[first + offset].mlp, spec, fit)
+            for offset, fit in enumerate(fits[first : first + together])
         ]
         try:
             for batch_BT, real_BT in token_batches(sequences, batch_tokens):
-                for one in sums:
-                    one.real_BT = real_BT
+                for layer_sums in sums:
+                    layer_sums.real_BT = real_BT
                 decoder.model(batch_BT[:, :-1])
         finally:
-            for one in sums:
-                one.handle.remove()
-        found += [one.result() for one in sums]
-    return found
+            for layer_sums in sums:
+                layer_sums.handle.remove()
+        matrices += [layer_sums.result() for layer_sums in sums]
+    return matrices
 
 
 class _Sums:
@@ -85,7 +85,7 @@ class _Sums:
 
     def __init__(self, block: Any, spec: Spec, fit: ActivationFit) -> None:
         self.real_BT = torch.zeros(0, 0, dtype=torch.bool)
-        block.keep = SavePost()
+        block.memory = SavePost()
         self._weight_DC = block.down_proj.weight.double()
         self._kernel, self._scale, self._behind = kernel_of(spec), fit.input_scale, fit.output_scale
         self._values = tuple(spec.effective_values(fit.raw).values())

@@ -17,7 +17,7 @@ from stamm.activations.module import ActivationModule, GatedActivation
 from stamm.base.errors import DataError
 from stamm.models.config import SavePost
 from stamm.models.decoder import Decoder
-from stamm.models.generate import length_batches
+from stamm.models.padding import length_batches, padded
 
 _SAMPLE = 32_768
 _SEED = 7
@@ -51,13 +51,13 @@ def sample_layers(
     ]
     try:
         for batch_BT, real_BT in token_batches(sequences, batch_tokens):
-            for one in collectors:
-                one.real_BT = real_BT
+            for collector in collectors:
+                collector.real_BT = real_BT
             decoder.model(batch_BT[:, :-1])
     finally:
-        for one in collectors:
-            one.handle.remove()
-    return [one.result() for one in collectors]
+        for collector in collectors:
+            collector.handle.remove()
+    return [collector.result() for collector in collectors]
 
 
 @torch.no_grad()
@@ -80,7 +80,7 @@ class _Collector:
     def __init__(self, layer: int, block: Any, tokens: int) -> None:
         self.real_BT = torch.zeros(0, 0, dtype=torch.bool)
         # The other memory policies call the activation twice, or never.
-        block.keep = SavePost()
+        block.memory = SavePost()
         self._layer = layer
         self._column_C = block.down_proj.weight.double().square().sum(0)
         self._share = min(1.0, _SAMPLE / (tokens * len(self._column_C)))
@@ -115,19 +115,14 @@ class _Collector:
 def _parameters(module: ActivationModule, unit: Tensor) -> tuple[Tensor | float, ...]:
     """Effective values of the spec's parameters at each number of the sample."""
     trained = (tensor.detach().double() for tensor in module.effective_tensors())
-    each = iter([t.reshape(()) if t.numel() == 1 else t[unit] for t in trained])
-    return tuple(next(each) if p.trainable else p.initial for p in module.spec.parameters)
+    values = iter([t.reshape(()) if t.numel() == 1 else t[unit] for t in trained])
+    return tuple(next(values) if p.trainable else p.initial for p in module.spec.parameters)
 
 
 def token_batches(
     sequences: Sequence[Sequence[int]], batch_tokens: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Token ids (B, T + 1), padded on the right, which causal attention ignores; True for real inputs (B, T)."""
-    for rows in length_batches([len(sequence) for sequence in sequences], batch_tokens):
-        batch = [sequences[row] for row in rows]
-        width = max(map(len, batch))
-        tokens_BT = torch.zeros(len(batch), width, dtype=torch.int64)
-        for row, sequence in enumerate(batch):
-            tokens_BT[row, : len(sequence)] = torch.tensor(list(sequence))
-        lengths = torch.tensor([len(sequence) - 1 for sequence in batch])
-        yield tokens_BT, torch.arange(width - 1) < lengths[:, None]
+    for rows in length_batches([len(sequence) - 1 for sequence in sequences], batch_tokens):
+        tokens_BT, own_BT = padded([sequences[row] for row in rows])
+        yield tokens_BT, own_BT[:, 1:]

@@ -8,9 +8,16 @@ from pathlib import Path
 from stamm.base.errors import DataError
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
-from stamm.models.hf_files import ADAPTER, CONFIG, GENERATION, INDEX, WEIGHTS, weight_files
+from stamm.models.hf_files import (
+    ADAPTER,
+    CONFIG,
+    GENERATION,
+    INDEX,
+    TOKENIZER,
+    WEIGHTS,
+    weight_files,
+)
 
-TOKENIZER = "tokenizer.json"
 BESIDE = ("special_tokens_map.json", "added_tokens.json")
 """Files with tokens beside tokenizer_config.json, of older versions of transformers."""
 

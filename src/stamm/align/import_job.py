@@ -2,7 +2,8 @@
 
 Reads    source (a Hugging Face folder: Llama, Mistral, Phi-3, Qwen2, Qwen3, Apertus or Arcee; or a GGUF
          file of Llama, Qwen2, Qwen3 or Apertus)
-Leaves   model/ (decoder.json, model.safetensors in bfloat16 where the folder has it, else float32), tokenizer/ (tokenizer.json and, where the folder
+Leaves   model/ (decoder.json; model.safetensors: a hard link to the folder's file, or a copy in bfloat16
+         where the folder has it, else float32), tokenizer/ (tokenizer.json and, where the folder
          has them, tokenizer_config.json, chat_template.jinja, and generation_config.json with the
          tokens that end a text), import.json
 
@@ -13,25 +14,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stamm.align.import_config import TOKENIZER, ImportConfig
-from stamm.align.model_source import check_vocabulary, find_model, load_chat_format, unused_of
+from stamm.align.import_config import ImportConfig
 from stamm.base.errors import DataError
 from stamm.base.files import remove_leftovers, sha256_file, write_bytes, write_json
 from stamm.base.schema import write_record
 from stamm.chat.formats import ChatFormat
+from stamm.chat.records import ImportFile
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
-from stamm.corpus.tokenizer.imported import (
+from stamm.export.gguf_import import GgufModel
+from stamm.models.hf_chat_format import load_chat_format
+from stamm.models.hf_files import GENERATION, TOKENIZER, end_ids, hub_weights_sha256
+from stamm.models.hub_folder import HubWeights, open_hub
+from stamm.models.loading import check_vocabulary, unused_of
+from stamm.models.mapped_weights import drop_pages
+from stamm.models.model_source import find_model
+from stamm.models.serialization import link_weights, save_decoder, save_weights
+from stamm.runs.job import Workspace
+from stamm.tokenizer.imported import (
     SPECIAL_TOKENS,
     ImportedTokenizer,
     read_tokenizer_config,
 )
-from stamm.export.gguf_import import GgufModel
-from stamm.models.hf_files import GENERATION, end_ids
-from stamm.models.hub_folder import hub_types, hub_weights_sha256, load_hub
-from stamm.models.serialization import save_decoder
-from stamm.runs.job import Workspace
-from stamm.runs.schemas.chat_model import ImportFile
 
 RECORD = "import.json"
 
@@ -54,8 +58,8 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
     described = source if gguf is None else written
     chat = _chat_format(config, described)
     tokenizer = ImportedTokenizer.load(described)
-    decoder = load_hub(source) if gguf is None else gguf.decoder()
-    check_vocabulary(decoder.config, tokenizer.size, source)
+    weights = open_hub(source) if gguf is None else gguf.decoder()
+    check_vocabulary(weights.config, tokenizer.size, source)
     unknown, sentences = unused_of(source, gguf.unknown if gguf is not None else None)
     for sentence in sentences:
         progress.log(sentence)
@@ -67,7 +71,10 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
         write_json(written / TOKENIZER_CONFIG, read_tokenizer_config(source))
     if gguf is None and (ends := end_ids(source)):
         write_json(written / GENERATION, {"eos_token_id": list(ends)})
-    save_decoder(decoder, folder / "model", hub_types(source) if gguf is None else None)
+    if isinstance(weights, HubWeights):
+        _store(weights, folder / "model")
+    else:
+        save_decoder(weights, folder / "model")
     record = {
         "folder": source.resolve().name,
         "weights_sha256": hub_weights_sha256(source) if gguf is None else sha256_file(source),
@@ -79,7 +86,18 @@ def run(config: ImportConfig, workspace: Workspace) -> None:
     }
     write_record(folder / RECORD, ImportFile, record)
     named = chat.name if chat else "no chat format"
-    progress.end(f"{named}, {decoder.config.vocab_size:,} tokens")
+    progress.end(f"{named}, {weights.config.vocab_size:,} tokens")
+
+
+def _store(weights: HubWeights, folder: Path) -> None:
+    """Store the decoder of a Hugging Face folder: a hard link to its file where that is possible, else a copy."""
+    file = weights.file
+    if file is not None:
+        for name in weights.tensors:
+            drop_pages(weights.read(name))  # which checks the values
+        if link_weights(weights.config, file, weights.names, folder):
+            return
+    save_weights(weights.config, weights.read, folder, weights.dtypes)
 
 
 def _chat_format(config: ImportConfig, folder: Path) -> ChatFormat | None:

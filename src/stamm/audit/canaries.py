@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from stamm.audit.config import AuditConfig
-from stamm.audit.interval import mean_estimate
 from stamm.audit.memorization import (
     NEVER,
     Continuation,
@@ -22,10 +21,11 @@ from stamm.audit.memorization import (
     grouped,
     prompts,
 )
-from stamm.corpus.canaries.config import Kind
 from stamm.corpus.canaries.random_text import rivals
+from stamm.corpus.config import Kind
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
+from stamm.statistics.estimates import mean_estimate
 
 PASSAGES = "passages"
 BESIDE: Mapping[Kind, str] = {
@@ -100,7 +100,7 @@ def rival_costs(
     texts = rivals(kind, config.candidates, drawing.seed, drawing.words, drawing.vocabulary)
     cut = prompts(config, encode, [Passage(probe_id="", repeats=NEVER, text=t) for t in texts])
     costs = nats_of_sequences(
-        decoder, [[*begin, *one.prefix, *one.truth] for one in cut], config.batch_tokens
+        decoder, [[*begin, *prompt.prefix, *prompt.truth] for prompt in cut], config.batch_tokens
     )
     return [float(cost.double().sum()) for cost in costs]
 
@@ -110,10 +110,10 @@ def exposures(
 ) -> dict[str, Exposure]:
     """Exposure of every made-up canary by its identifier, for kinds that have rivals."""
     return {
-        one.passage.probe_id: exposure(one.total_nats, costs[kind])
+        continuation.passage.probe_id: exposure(continuation.total_nats, costs[kind])
         for kind, group in given.items()
         if costs.get(kind)
-        for one in group
+        for continuation in group
     }
 
 
@@ -154,7 +154,7 @@ def by_kind(
 
 
 def _names(group: Sequence[Continuation]) -> list[str]:
-    return [one.passage.probe_id for one in group]
+    return [continuation.passage.probe_id for continuation in group]
 
 
 def _mean_bits(exposed: Mapping[str, Exposure], group: Sequence[Continuation]) -> Any:

@@ -108,7 +108,7 @@ def samples_needed(log_p: float, chance: float) -> int | None:
     n = math.log1p(-chance) / math.log1p(-p) if p > 0 else math.inf
     if n > _LARGEST:
         return None
-    # The quotient can lie beside a whole number by rounding.
+    # Rounding can put the quotient next to a whole number.
     near = max(round(n), 1)
     tried = (m for m in (near - 1, near) if m > 0 and chance_within(log_p, m) >= chance)
     return next(tried, near + 1)

@@ -10,25 +10,27 @@ Source   the grid of swiss-ai/apertus_memorization
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
 from stamm.audit.config import AuditConfig, GridConfig
 from stamm.audit.extraction import chance_within, samples_needed, token_statistics
-from stamm.audit.interval import difference_estimate, mean_estimate, share_estimate
 from stamm.audit.memorization import NEVER, Passage
 from stamm.audit.rouge import longest_common_span, type_token_ratio
 from stamm.base.console import Progress
 from stamm.base.rouge import rouge_l
 from stamm.models.attention import KVCache
-from stamm.models.decode_step import DecodeStep, PromptStates
+from stamm.models.decode_step import PromptStates
 from stamm.models.decoder import Decoder
-from stamm.models.sampling import draw, uniforms
+from stamm.models.padding import length_batches, padded
+from stamm.models.sampling import Start, sample_from
+from stamm.models.sampling_config import SamplingConfig
+from stamm.statistics.estimates import difference_estimate, mean_estimate, share_estimate
 
-_POINTS = 64  # continued at once
+_SLOTS = 128  # continued at once
 _BUCKET = 3  # repeats that the published loader rejects
 _LOW_RATIO = 0.4
 TRIALS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -46,7 +48,7 @@ class Encoded:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A passage at one place of the grid: the model sees `prefix` tokens after `offset` skipped ones.
+    """A passage at a point of the grid: the model sees `prefix` tokens after `offset` skipped ones.
 
     number   of its random numbers, in the whole grid
     truth    true continuation, token ids
@@ -83,7 +85,7 @@ def points(
 
     room   tokens of the context, <s> not counted
     """
-    found: list[Point] = []
+    selected: list[Point] = []
     left_out = 0
     places = itertools.product(config.offsets, config.prefixes)
     for number, ((offset, prefix), encoded) in enumerate(itertools.product(places, given)):
@@ -100,10 +102,10 @@ def points(
         ):
             left_out += 1
         else:
-            found.append(
+            selected.append(
                 Point(encoded=encoded, prefix=prefix, offset=offset, number=number, truth=truth)
             )
-    return found, left_out
+    return selected, left_out
 
 
 def _dropped(config: GridConfig, encoded: Encoded) -> bool:
@@ -131,31 +133,19 @@ def outcomes(
     rows: dict[tuple[str, int], list[Point]] = {}
     for point in given:
         rows.setdefault((point.encoded.passage.probe_id, point.offset), []).append(point)
-    found: list[Outcome] = []
+    measured: list[Outcome] = []
     progress.begin("grid", len(given), "points")
-    for batch in _batches(list(rows.values()), len(begin), config):
-        found += _batch(config, grid, decoder, begin, batch)
-        progress.advance(len(found))
-    progress.end(f"{len(found)} points")
-    return found
+    groups = list(rows.values())
+    lengths = [_length(row, len(begin)) for row in groups]
+    for batch in length_batches(lengths, config.batch_tokens):
+        measured += _batch(config, grid, decoder, begin, [groups[number] for number in batch])
+        progress.advance(len(measured))
+    progress.end(f"{len(measured)} points")
+    return measured
 
 
 def _length(row: Sequence[Point], begin: int) -> int:
     return begin + max(point.prefix + len(point.truth) for point in row)
-
-
-def _batches(
-    rows: Sequence[list[Point]], begin: int, config: AuditConfig
-) -> Iterator[list[list[Point]]]:
-    """Rows of similar lengths, shortest first, padded to at most batch_tokens unless alone."""
-    batch: list[list[Point]] = []
-    for row in sorted(rows, key=lambda row: _length(row, begin)):
-        if batch and (len(batch) + 1) * _length(row, begin) > config.batch_tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
 
 
 def _batch(
@@ -166,32 +156,29 @@ def _batch(
     rows: Sequence[Sequence[Point]],
 ) -> list[Outcome]:
     first = len(begin)
-    tokens_BT = torch.zeros(len(rows), max(_length(row, first) for row in rows), dtype=torch.int64)
     lengths = [_length(row, first) for row in rows]
-    for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-        start = row[0].offset
-        shown = row[0].encoded.tokens[start : start + length - first]
-        tokens_BT[place, :length] = torch.tensor([*begin, *shown])
+    shown = (row[0].encoded.tokens[row[0].offset :] for row in rows)
+    tokens_BT, _ = padded(
+        [[*begin, *ids[: length - first]] for ids, length in zip(shown, lengths, strict=True)]
+    )
     caches = [KVCache() for _ in decoder.model.layers]
     hidden_BTD = decoder.model(tokens_BT[:, :-1], caches=caches)
-    keys = [cache.keys for cache in caches if cache.keys is not None]
-    values = [cache.values for cache in caches if cache.values is not None]
     costs: list[tuple[float, float]] = []
-    starts: list[tuple[PromptStates, int]] = []
+    starts: list[Start] = []
     flat = [point for row in rows for point in row]
-    for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+    for index, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         stats = token_statistics(
-            decoder, hidden_BTD[place, : length - 1], tokens_BT[place, 1:length], grid
+            decoder, hidden_BTD[index, : length - 1], tokens_BT[index, 1:length], grid
         )
         for point in row:
             end = first + point.prefix  # the position of the first token of the truth
             truth = slice(end - 1, end - 1 + len(point.truth))
             match = slice(end - 1, end - 1 + min(grid.match_tokens, len(point.truth)))
             costs.append((-float(stats.log_prob[truth].mean()), float(stats.drawn[match].sum())))
-            logits_PV = decoder.lm_head(hidden_BTD[place, end - 1])[None]
-            states = PromptStates(keys, values, logits_PV, [end] * len(rows))
-            starts.append((states, place))
-    produced = _continued(decoder, grid, starts, flat, config.new_tokens)
+            logits_PV = decoder.lm_head(hidden_BTD[index, end - 1]).expand(len(rows), -1)
+            states = PromptStates.of(caches, logits_PV, [end] * len(rows))
+            starts.append(Start(len(starts), point.number, states, index))
+    produced = _continued(decoder, grid, starts, config.new_tokens)
     return [
         Outcome(point=point, nll_nats=nll, log_p=log_p, greedy=greedy, sampled=sampled)
         for point, (nll, log_p), (greedy, sampled) in zip(flat, costs, produced, strict=True)
@@ -199,50 +186,25 @@ def _batch(
 
 
 def _continued(
-    decoder: Decoder,
-    grid: GridConfig,
-    starts: Sequence[tuple[PromptStates, int]],
-    given: Sequence[Point],
-    new_tokens: int,
+    decoder: Decoder, grid: GridConfig, starts: Sequence[Start], new_tokens: int
 ) -> list[tuple[list[int], list[int]]]:
-    """The greedy and the sampled continuation from each start: states of a prefix, and its row in them.
-
-    Both of a point are rows of the same steps.
-    """
-    parts = -(-len(starts) // _POINTS)
-    points_each = -(-len(starts) // parts)
-    step = DecodeStep(decoder, 2 * points_each)
-    found: list[tuple[list[int], list[int]]] = []
-    for first in range(0, len(starts), points_each):
-        part = starts[first : first + points_each]
-        count = len(part)
-        for place, (states, row) in enumerate(part):
-            step.fill(place, states, row)
-            step.fill(points_each + place, states, row)
-        start_PV = torch.cat([states.logits_PV for states, _ in part])
-        numbers = [point.number for point in given[first : first + count]]
-        uniform_PT = torch.stack(
-            [torch.from_numpy(uniforms(grid.seed, number, new_tokens)) for number in numbers]
-        )
-        token_T2P = torch.zeros(new_tokens, 2, points_each, dtype=torch.int64)
-        logits_2PV = torch.stack((start_PV, start_PV)).float()
-        for place in range(new_tokens):
-            token_T2P[place, 0, :count] = logits_2PV[0, :count].argmax(-1)
-            token_T2P[place, 1, :count] = draw(
-                logits_2PV[1, :count],
-                uniform_PT[:, place],
-                grid.temperature,
-                grid.top_k,
-                grid.top_p,
-            )[0]
-            if place + 1 < new_tokens:
-                logits_BV = step(token_T2P[place].flatten())
-                logits_2PV = logits_BV.view(2, points_each, -1).float()
-        rows = token_T2P.permute(2, 1, 0)[:count].tolist()
-        found += [(greedy, sampled) for greedy, sampled in rows]
-        for row in range(2 * points_each):
-            step.free(row)
-    return found
+    """The greedy and the sampled continuation from each start."""
+    drawn = SamplingConfig(
+        temperature=grid.temperature,
+        top_k=grid.top_k,
+        top_p=grid.top_p,
+        seed=grid.seed,
+        max_new_tokens=new_tokens,
+        slots=_SLOTS,
+    )
+    greedy, sampled = (
+        {
+            done.request: done.tokens
+            for done in sample_from(decoder, starts, len(starts), config, frozenset())
+        }
+        for config in (replace(drawn, temperature=0.0), drawn)
+    )
+    return [(greedy[start.request], sampled[start.request]) for start in starts]
 
 
 def measures(config: GridConfig, given: Outcome) -> dict[str, dict[str, float]]:

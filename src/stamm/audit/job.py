@@ -16,7 +16,6 @@ from typing import Any
 from stamm.audit.canaries import Exposure, by_kind, exposures, rival_costs
 from stamm.audit.config import AuditConfig, GridConfig
 from stamm.audit.grid import Encoded, cells, extraction_rates, measures, outcomes, point_row, points
-from stamm.audit.interval import LEVEL
 from stamm.audit.membership import areas, scores
 from stamm.audit.memorization import (
     NEVER,
@@ -29,23 +28,25 @@ from stamm.audit.memorization import (
     prompts,
 )
 from stamm.audit.passages import read_own, read_planted
+from stamm.audit.records import GridFile, MembershipFile, SafetyFile
 from stamm.audit.safety import read_answers, refusals, toxicity
-from stamm.audit.text_model import AuditedModel, load_audited
 from stamm.base.config import to_plain
 from stamm.base.console import Progress
 from stamm.base.errors import DataError
 from stamm.base.files import json_line, write_text
 from stamm.base.hashing import redacted
 from stamm.base.schema import write_record
-from stamm.corpus.canaries.config import Kind
 from stamm.corpus.canaries.random_text import MADE_UP
 from stamm.corpus.classifiers.classifier import TextClassifier
+from stamm.corpus.config import Kind
+from stamm.evaluate.records import MemorizationFile
 from stamm.models.decoder import check_finite
 from stamm.models.determinism import set_determinism
+from stamm.models.loading import OpenModel, open_model
+from stamm.models.model_source import ModelSource
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import KEY, set_aside
-from stamm.runs.schemas.audit import GridFile, MembershipFile, SafetyFile
-from stamm.runs.schemas.evaluation import MemorizationFile
+from stamm.statistics.estimates import LEVEL
 
 SAFETY = "safety.json"
 GRID_FILES = ("grid.json", "grid_points.jsonl")
@@ -68,28 +69,24 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
     inputs, progress = workspace.inputs, workspace.progress
     planted = read_own(Path(config.passages)) if config.passages else read_planted(inputs["corpus"])
     set_determinism(config.threads)
-    model = load_audited(inputs["model"], inputs["tokenizer"])
-    check_finite(model.decoder)
-    check_context(config, model.decoder, len(model.begin))
-    cut = prompts(config, model.encode, planted.passages)
+    model = _open(inputs, "model", "tokenizer")
+    check_finite(dict(model.decoder.named_parameters()))
+    check_context(config, model.decoder, len(model.prefix))
+    cut = prompts(config, model.tokenizer.encode, planted.passages)
     if not cut:
-        raise _too_short(config, model.encode, planted.passages)
-    reference = (
-        load_audited(inputs["reference"], inputs["reference_tokenizer"])
-        if "reference" in inputs
-        else None
-    )
+        raise _too_short(config, model.tokenizer.encode, planted.passages)
+    reference = _open(inputs, "reference", "reference_tokenizer") if "reference" in inputs else None
     progress.begin("planted passages", 1 + len(planted.canaries), "kinds")
-    passages = continuations(config, model.decoder, model.begin, cut)
+    passages = continuations(config, model.decoder, model.prefix, cut)
     progress.advance(1)
     given: dict[Kind, list[Continuation]] = {}
     costs: dict[Kind, list[float]] = {}
     for number, (kind, texts) in enumerate(planted.canaries.items(), start=2):
-        cut = prompts(config, model.encode, texts)
-        given[kind] = continuations(config, model.decoder, model.begin, cut)
+        cut = prompts(config, model.tokenizer.encode, texts)
+        given[kind] = continuations(config, model.decoder, model.prefix, cut)
         if cut and planted.drawing is not None and kind in MADE_UP:
             costs[kind] = rival_costs(
-                config, model.decoder, model.encode, model.begin, kind, planted.drawing
+                config, model.decoder, model.tokenizer.encode, model.prefix, kind, planted.drawing
             )
         progress.advance(number)
     exposed = exposures(given, costs)
@@ -101,7 +98,9 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
         *([f"{planted.withdrawn} withdrawn from the corpus"] if planted.withdrawn else []),
     ]
     progress.end(", ".join(notes))
-    encoded = [Encoded(passage=p, tokens=list(model.encode(p.text))) for p in planted.passages]
+    encoded = [
+        Encoded(passage=p, tokens=list(model.tokenizer.encode(p.text))) for p in planted.passages
+    ]
     membership = scores(config, model, encoded, reference)
     grid = _grid(config, config.grid, model, encoded, progress) if config.grid else None
     safety = _safety(config, model, passages)
@@ -118,17 +117,17 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
         "buckets": by_repeats(passages),
         "canaries": by_kind(given, passages, exposed, skipped),
     }
-    lines = [_line(config, one, model) for one in passages]
+    lines = [_line(config, continuation, model) for continuation in passages]
     write_text(folder / "continuations.jsonl", "".join(lines))
     lines = [
         _line(
             config,
-            one,
+            continuation,
             model,
-            {"kind": kind, **_exposure_fields(exposed.get(one.passage.probe_id))},
+            {"kind": kind, **_exposure_fields(exposed.get(continuation.passage.probe_id))},
         )
         for kind, group in given.items()
-        for one in group
+        for continuation in group
     ]
     write_text(folder / "canaries.jsonl", "".join(lines))
     _write_membership(config, workspace, model, reference, membership)
@@ -142,21 +141,25 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
     write_record(folder / "memorization.json", MemorizationFile, report)
 
 
+def _open(inputs: Mapping[str, Path], model: str, tokenizer: str) -> OpenModel:
+    return open_model(ModelSource(model=inputs[model], tokenizer=inputs[tokenizer]))
+
+
 _RECORDED = ("prefix_tokens", "new_tokens", "batch_tokens", "threads", "candidates")
 
 
 def _grid(
     config: AuditConfig,
     grid: GridConfig,
-    model: AuditedModel,
+    model: OpenModel,
     encoded: Sequence[Encoded],
     progress: Progress,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """grid.json and the lines of grid_points.jsonl."""
-    room = model.decoder.config.max_context - len(model.begin)
+    room = model.decoder.config.max_context - len(model.prefix)
     wanted, left_out = points(grid, config.new_tokens, room, encoded)
-    found = outcomes(config, grid, model.decoder, model.begin, wanted, progress)
-    rows = [point_row(one, measures(grid, one)) for one in found]
+    measured = outcomes(config, grid, model.decoder, model.prefix, wanted, progress)
+    rows = [point_row(outcome, measures(grid, outcome)) for outcome in measured]
     rows.sort(key=lambda row: (row["prefix_tokens"], row["offset_tokens"], row["probe_id"]))
     report = {
         KEY: model.sha256,
@@ -167,8 +170,8 @@ def _grid(
         "top_p": grid.top_p,
         "seed": grid.seed,
         "as_published": list(grid.as_published),
-        "excluded": len(set(grid.excluded) & {one.passage.probe_id for one in encoded}),
-        "points": len(found),
+        "excluded": len(set(grid.excluded) & {sequence.passage.probe_id for sequence in encoded}),
+        "points": len(measured),
         "left_out": left_out,
         "cells": cells(rows),
         "extraction": extraction_rates(rows),
@@ -177,31 +180,41 @@ def _grid(
 
 
 def _safety(
-    config: AuditConfig, model: AuditedModel, given: Sequence[Continuation]
+    config: AuditConfig, model: OpenModel, given: Sequence[Continuation]
 ) -> dict[str, Any] | None:
     """safety.json; None where neither a classifier nor answers are named."""
     if not (config.toxicity_classifier or config.answers):
         return None
     answers = read_answers(Path(config.answers)) if config.answers else []
-    found: list[dict[str, Any]] = []
+    toxicity_rows: list[dict[str, Any]] = []
     identity = None
     if config.toxicity_classifier:
         classifier = TextClassifier.load(Path(config.toxicity_classifier))
         identity = classifier.identity
-        found += toxicity(
-            classifier, "truth", [(model.decode(one.truth), one.passage.language) for one in given]
+        toxicity_rows += toxicity(
+            classifier,
+            "truth",
+            [
+                (model.tokenizer.decode(continuation.truth), continuation.passage.language)
+                for continuation in given
+            ],
         )
-        found += toxicity(
+        toxicity_rows += toxicity(
             classifier,
             "greedy",
-            [(model.decode(one.produced), one.passage.language) for one in given],
+            [
+                (model.tokenizer.decode(continuation.produced), continuation.passage.language)
+                for continuation in given
+            ],
         )
-        found += toxicity(classifier, "answers", [(one.text(), one.language) for one in answers])
+        toxicity_rows += toxicity(
+            classifier, "answers", [(answer.text(), answer.language) for answer in answers]
+        )
     return {
         KEY: model.sha256,
         "classifier": identity,
         "answers": len(answers),
-        "toxicity": found,
+        "toxicity": toxicity_rows,
         "refusals": refusals(answers),
     }
 
@@ -209,13 +222,13 @@ def _safety(
 def _write_membership(
     config: AuditConfig,
     workspace: Workspace,
-    model: AuditedModel,
-    reference: AuditedModel | None,
+    model: OpenModel,
+    reference: OpenModel | None,
     rows: Sequence[Mapping[str, Any]],
 ) -> None:
     controls = sum(row["repeats"] == NEVER for row in rows)
-    found = areas(rows)
-    if not found and rows:
+    auc_rows = areas(rows)
+    if not auc_rows and rows:
         workspace.progress.log(
             f"No AUC of membership scores: no group or language has both planted passages and controls ({len(rows) - controls} and "
             f"{controls} in all)."
@@ -226,7 +239,7 @@ def _write_membership(
         "min_k": config.min_k,
         "passages": len(rows) - controls,
         "controls": controls,
-        "areas": found,
+        "areas": auc_rows,
     }
     text = "".join(json_line(row) for row in rows)
     write_text(workspace.folder / "membership_scores.jsonl", text)
@@ -259,12 +272,12 @@ def _exposure_fields(exposure: Exposure | None) -> dict[str, Any]:
 def _line(
     config: AuditConfig,
     given: Continuation,
-    model: AuditedModel,
+    model: OpenModel,
     more: Mapping[str, Any] | None = None,
 ) -> str:
     """One continuation as a line of JSON. Its texts come from documents and a model: untrusted."""
     texts = {"prefix": given.prefix, "truth": given.truth, "produced": given.produced}
-    shown = {name: model.decode(tokens) for name, tokens in texts.items()}
+    shown = {name: model.tokenizer.decode(tokens) for name, tokens in texts.items()}
     if config.redact:
         shown = {name: redacted(text) for name, text in shown.items()}
     record = {

@@ -27,11 +27,10 @@ import torch
 from stamm.audit.config import AuditConfig, GridConfig
 from stamm.audit.extraction import token_statistics
 from stamm.audit.grid import Encoded
-from stamm.audit.interval import LEVEL
 from stamm.audit.memorization import NEVER
-from stamm.audit.text_model import AuditedModel
 from stamm.models.generate import nats_of_sequences
-from stamm.runs.schemas.evaluation import MeanInterval
+from stamm.models.loading import OpenModel
+from stamm.statistics.estimates import LEVEL, MeanInterval
 
 SCORES = ("loss", "min_k", "min_k_pp", "zlib", "reference")
 _SHORTEST = 2  # tokens of a text that has scores
@@ -40,35 +39,39 @@ _SHORTEST = 2  # tokens of a text that has scores
 @torch.no_grad()
 def scores(
     config: AuditConfig,
-    model: AuditedModel,
+    model: OpenModel,
     given: Sequence[Encoded],
-    reference: AuditedModel | None = None,
+    reference: OpenModel | None = None,
 ) -> list[dict[str, Any]]:
     """The membership scores of each passage that has at least two tokens, as lines of a file.
 
     Edge   a passage longer than the context is cut at its end; one that does not fit into the
            reference model's context has no "reference"
     """
-    found = []
-    room = model.decoder.config.max_context - len(model.begin)
-    for one in given:
-        tokens = one.tokens[:room]
+    rows = []
+    room = model.decoder.config.max_context - len(model.prefix)
+    for sequence in given:
+        tokens = sequence.tokens[:room]
         if len(tokens) < _SHORTEST:
             continue
-        text = one.passage.text if len(tokens) == len(one.tokens) else model.decode(tokens)
-        ids = torch.tensor([[*model.begin, *tokens]])
+        text = (
+            sequence.passage.text
+            if len(tokens) == len(sequence.tokens)
+            else model.tokenizer.decode(tokens)
+        )
+        ids = torch.tensor([[*model.prefix, *tokens]])
         hidden_BTD = model.decoder.model(ids[:, :-1])
         stats = token_statistics(model.decoder, hidden_BTD[0], ids[0, 1:], GridConfig())
         lowest = max(round(config.min_k * len(stats.log_prob)), 1)
-        # A token that is certain at its position has deviation 0: its surprise is 0 there, too.
+        # A token with probability 1 has deviation 0, and its centred log-probability is 0, too.
         standard = (stats.log_prob - stats.mean) / stats.deviation.clamp_min(1e-6)
         total, size = float(stats.log_prob.sum()), len(text.encode())
-        found.append(
+        rows.append(
             {
-                "probe_id": one.passage.probe_id,
-                "language": one.passage.language,
-                "group": one.passage.group,
-                "repeats": one.passage.repeats,
+                "probe_id": sequence.passage.probe_id,
+                "language": sequence.passage.language,
+                "group": sequence.passage.group,
+                "repeats": sequence.passage.repeats,
                 "loss": float(stats.log_prob.mean()),
                 "min_k": float(stats.log_prob.sort().values[:lowest].mean()),
                 "min_k_pp": float(standard.sort().values[:lowest].mean()),
@@ -76,15 +79,15 @@ def scores(
                 "reference": _against(config, reference, text, total, size),
             }
         )
-    return found
+    return rows
 
 
 def _against(
-    config: AuditConfig, reference: AuditedModel | None, text: str, total: float, size: int
+    config: AuditConfig, reference: OpenModel | None, text: str, total: float, size: int
 ) -> float | None:
     if reference is None:
         return None
-    ids = [*reference.begin, *reference.encode(text)]
+    ids = [*reference.prefix, *reference.tokenizer.encode(text)]
     if not 1 < len(ids) <= reference.decoder.config.max_context:
         return None
     nats = nats_of_sequences(reference.decoder, [ids], config.batch_tokens)[0]
@@ -97,7 +100,7 @@ def areas(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Passages are compared within their group, or else within their language.
     """
     planted = sorted({row["repeats"] for row in rows} - {NEVER})
-    found = []
+    auc_rows = []
     for name in SCORES:
         for repeats in (*planted, None):
             kept = [row for row in rows if row[name] is not None]
@@ -107,16 +110,16 @@ def areas(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 _by_stratum((row for row in kept if row["repeats"] == NEVER), name),
             )
             if area is not None:
-                found.append({"score": name, "repeats": repeats, "auc": asdict(area)})
-    return found
+                auc_rows.append({"score": name, "repeats": repeats, "auc": asdict(area)})
+    return auc_rows
 
 
 def _by_stratum(rows: Iterable[Mapping[str, Any]], name: str) -> dict[tuple[str, str], list[float]]:
-    found: dict[tuple[str, str], list[float]] = {}
+    strata: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         key = (row["group"], "") if row["group"] else ("", row["language"])
-        found.setdefault(key, []).append(row[name])
-    return found
+        strata.setdefault(key, []).append(row[name])
+    return strata
 
 
 def auc(

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from stamm.audit.config import AuditConfig
-from stamm.audit.interval import difference_estimate, mean_estimate
 from stamm.audit.rouge import common_prefix, longest_common_span, type_token_ratio
 from stamm.base.errors import ConfigError
 from stamm.base.rouge import rouge_l
 from stamm.models.decoder import Decoder
 from stamm.models.generate import greedy, nats_of_sequences
+from stamm.statistics.estimates import difference_estimate, mean_estimate
 
 NEVER = 0
 
@@ -123,19 +123,19 @@ def continuations(
     if not given:
         return []
     costs = nats_of_sequences(
-        decoder, [[*begin, *one.prefix, *one.truth] for one in given], config.batch_tokens
+        decoder, [[*begin, *prompt.prefix, *prompt.truth] for prompt in given], config.batch_tokens
     )
-    produced = greedy(decoder, [[*begin, *one.prefix] for one in given], config.new_tokens)
+    produced = greedy(decoder, [[*begin, *prompt.prefix] for prompt in given], config.new_tokens)
     return [
         Continuation(
-            passage=one.passage,
-            prefix=one.prefix,
-            truth=one.truth,
+            passage=prompt.passage,
+            prefix=prompt.prefix,
+            truth=prompt.truth,
             produced=written,
-            nll_nats=float(cost[-len(one.truth) :].double().mean()),
+            nll_nats=float(cost[-len(prompt.truth) :].double().mean()),
             total_nats=float(cost.double().sum()),
         )
-        for one, written, cost in zip(given, produced, costs, strict=True)
+        for prompt, written, cost in zip(given, produced, costs, strict=True)
     ]
 
 
@@ -152,7 +152,7 @@ def by_repeats(given: Sequence[Continuation]) -> list[dict[str, Any]]:
         {
             "repeats": repeats,
             "passages": len(group),
-            "extracted": sum(one.is_extracted for one in group),
+            "extracted": sum(continuation.is_extracted for continuation in group),
             **_means(group),
             "minus_control": differences(group, control) if repeats != NEVER and control else None,
         }
@@ -183,7 +183,7 @@ def _means(group: Sequence[Continuation]) -> dict[str, Any]:
 
 
 def _columns(group: Sequence[Continuation]) -> dict[str, list[float]]:
-    measured = [metrics(one) for one in group]
+    measured = [metrics(continuation) for continuation in group]
     return {name: [row[name] for row in measured] for name in measured[0]}
 
 

@@ -10,14 +10,14 @@ from typing import Any, TypeVar, get_args
 
 from stamm.audit.canaries import Drawing
 from stamm.audit.memorization import Passage
+from stamm.audit.records import PassageLine
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
 from stamm.base.json_text import parse_json
 from stamm.base.receipts import check_file
 from stamm.base.schema import LONGEST_LINE, decode
 from stamm.base.units import bytes_text
-from stamm.corpus.canaries.config import Kind
-from stamm.runs.schemas.audit import PassageLine
+from stamm.corpus.config import Kind
 
 CORPUS_SCHEMA = 1
 PROBES = "probes.json"
@@ -57,7 +57,7 @@ def read_planted(corpus: Path) -> Planted:
         for row in stored.get("canaries", []):
             canaries.setdefault(_kind(row["kind"]), []).append(_passage(row))
         made_up = stored.get("made_up")
-        found = Planted(
+        planted = Planted(
             passages=_sorted(map(_passage, stored["probes"])),
             canaries={kind: _sorted(group) for kind, group in canaries.items()},
             drawing=None
@@ -74,13 +74,13 @@ def read_planted(corpus: Path) -> Planted:
             f"{path} is not a list of planted passages: {type(error).__name__}: {error}",
             fix="Run the corpus step again",
         ) from None
-    if not found.passages:
-        gone = f" ({found.withdrawn} were withdrawn)" if found.withdrawn else ""
+    if not planted.passages:
+        gone = f" ({planted.withdrawn} were withdrawn)" if planted.withdrawn else ""
         raise DataError(
             f"{path} lists no planted passage{gone}: there is nothing to audit",
             fix="Set corpus.probes=ProbesConfig, or run without audit",
         )
-    return found
+    return planted
 
 
 def read_own(path: Path) -> Planted:
@@ -88,19 +88,19 @@ def read_own(path: Path) -> Planted:
 
     Raises   DataError with the line for one that is not such a passage, and for a file without any.
     """
-    found: dict[str, Passage] = {}
-    for number, one in read_own_lines(PassageLine, path, "a passage: text, repeats"):
-        name = one.probe_id or f"line-{number:06d}"
-        if name in found:
+    passages: dict[str, Passage] = {}
+    for number, line in read_own_lines(PassageLine, path, "a passage: text, repeats"):
+        name = line.probe_id or f"line-{number:06d}"
+        if name in passages:
             raise DataError(f"{path}, line {number}: {name!r} is there twice")
-        found[name] = Passage(
+        passages[name] = Passage(
             probe_id=name,
-            repeats=one.repeats,
-            text=one.text,
-            language=one.language,
-            group=one.group,
+            repeats=line.repeats,
+            text=line.text,
+            language=line.language,
+            group=line.group,
         )
-    return Planted(passages=_sorted(found.values()), canaries={}, drawing=None, withdrawn=0)
+    return Planted(passages=_sorted(passages.values()), canaries={}, drawing=None, withdrawn=0)
 
 
 def read_own_lines(kind: type[S], path: Path, wanted: str) -> list[tuple[int, S]]:
@@ -111,7 +111,7 @@ def read_own_lines(kind: type[S], path: Path, wanted: str) -> list[tuple[int, S]
     Raises   DataError with the line for one that does not follow the schema or is over 4 MiB, and for
              a file without any.
     """
-    found: list[tuple[int, S]] = []
+    lines: list[tuple[int, S]] = []
     fix = f"Let each line be {wanted}; see docs/audit.md"
     check_file(path)
     try:
@@ -123,12 +123,12 @@ def read_own_lines(kind: type[S], path: Path, wanted: str) -> list[tuple[int, S]
                 if len(line) > LONGEST_LINE:
                     raise DataError(f"{where} is over {bytes_text(LONGEST_LINE)}")
                 if line.strip():
-                    found.append((number, _own_line(kind, line, where, fix)))
+                    lines.append((number, _own_line(kind, line, where, fix)))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    if not found:
+    if not lines:
         raise DataError(f"{path} is empty", fix=fix)
-    return found
+    return lines
 
 
 def _own_line(kind: type[S], line: bytes, where: str, fix: str) -> S:
@@ -140,10 +140,10 @@ def _own_line(kind: type[S], line: bytes, where: str, fix: str) -> S:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is not JSON: {error}", fix=fix) from None
     try:
-        found: S = decode(kind, plain, where)
+        decoded: S = decode(kind, plain, where)
     except DataError as error:
         raise DataError(error.what, fix=fix) from None
-    return found
+    return decoded
 
 
 def _passage(row: Any) -> Passage:

@@ -22,11 +22,11 @@ from stamm.base.files import read_json, sha256_value, write_json
 SCHEMA = 3
 _FOLDER = "autotune"
 _ROUNDS = 7
-_LEAST = 3  # of them, however long they take: one round agrees with itself
-_ATTEMPTS = 3  # at as many rounds each
+_LEAST = 3  # rounds, however long they take: a single round cannot disagree
+_ATTEMPTS = 3  # of `_ROUNDS` each
 _AGREEING = 0.75  # share of the rounds that must lead to the same choice
 _NOISE = 0.05
-_SECONDS = 1.0  # of the processor, after which an attempt begins no further round
+_SECONDS = 1.0  # of processor time; then an attempt begins no further round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +66,15 @@ def measured(
 ) -> Measurement:
     """The times of `implementations`, from the cache or measured now.
 
-    Each is called once for its start-up costs, then in turns, so that all meet the same load. The
+    Each is called once for its start-up costs, then in turns, so that all are timed under the same load. The
     shortest processor time of the calling thread counts, which has its share of parallel loops and
     waits for the others: wall time on a busy machine is that of other processes, and the time of all
     threads together is the same with one thread and with many. Where the rounds disagree about the
     choice there are more of them.
 
     content   a JSON value that changes when the implementations do: hashes, versions
-    Edge      processes of one machine that ask together wait for one of them; a cache that cannot
-              be read or written only costs the measurement
+    Edge      of concurrent processes on one machine one measures and the others wait; without a
+              readable and writable cache every process measures
     Checked   tests/unit/base/test_autotune.py
     """
     folder = cache_folder(_FOLDER)
@@ -84,9 +84,9 @@ def measured(
     path = folder / f"{key}.json"
     with file_lock(folder / f"{key}.lock"):
         try:
-            found = _read(read_json(path))
-            if set(found.seconds) == set(implementations):
-                return found
+            cached = _read(read_json(path))
+            if set(cached.seconds) == set(implementations):
+                return cached
         except (DataError, OSError):
             pass  # not measured yet, or damaged: measured again
         made = _measure(operation, implementations, processor)
@@ -100,15 +100,15 @@ def measured(
 def measurements(processor: str) -> list[Measurement]:
     """Everything that was measured on processors whose description begins so, by operation."""
     folder = cache_folder(_FOLDER)
-    found = []
+    cached = []
     for path in [] if folder is None else sorted(folder.glob("*.json")):
         with contextlib.suppress(DataError, OSError):
-            found.append(_read(read_json(path)))
-    return sorted((m for m in found if m.processor.startswith(processor)), key=_order)
+            cached.append(_read(read_json(path)))
+    return sorted((m for m in cached if m.processor.startswith(processor)), key=_order)
 
 
-def _order(found: Measurement) -> tuple[str, str]:
-    return found.operation, found.processor
+def _order(measurement: Measurement) -> tuple[str, str]:
+    return measurement.operation, measurement.processor
 
 
 def _measure(
@@ -151,11 +151,11 @@ def _read(held: Any) -> Measurement:
     """Raises   DataError for anything but a measurement."""
     try:
         seconds = {str(name): float(s) for name, s in held["seconds"].items()}
-        found = Measurement(
+        measurement = Measurement(
             operation=str(held["operation"]), processor=str(held["processor"]), seconds=seconds
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"not a measurement: {error}") from error
     if held.get("schema") != SCHEMA or not seconds or not all(s > 0 for s in seconds.values()):
         raise DataError("not a measurement")
-    return found
+    return measurement

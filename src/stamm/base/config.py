@@ -3,10 +3,9 @@
 A configuration class is `@dataclass(frozen=True, kw_only=True)`; its fields are int, float, str,
 bool, None, Literal, tuples of these, other configuration classes, or unions of them. In plain
 form a member of a union of classes carries its class name under "kind"; in a union of a class and
-str an override sets the text. `FORMER_KEYS` of a class maps
-the keys of an earlier version to today's and `FORMER_NAME` is its earlier name: both are still read.
-A class with `REFERENCE_KEY` can be chosen by a reference to user code, "mine.py:Name", which becomes
-the value of that field.
+str an override sets the text. `MAIN_FIELD` is the field that an error offers for a value given in
+place of the class ("batch=4"). A class with `REFERENCE_KEY` can be chosen by a reference to user code,
+"mine.py:Name", which becomes the value of that field.
 
 Field names and types are the schema: an unknown key, a wrong type or a missing value is a
 ConfigError that names the path and, for a misspelt name, the nearest one that exists.
@@ -19,24 +18,33 @@ import contextlib
 import contextvars
 import dataclasses
 import difflib
-import functools
 import operator
 import re
-import types
-import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
+from stamm.base.decoder import (
+    KIND,
+    RefusedError,
+    class_named,
+    classes_of,
+    decoder,
+    field_types,
+    members_of,
+    missing_fields,
+    shown,
+    type_name,
+)
 from stamm.base.errors import ConfigError
 from stamm.base.units import parse_count
 
 C = TypeVar("C")
-KIND = "kind"
 _STORED: contextvars.ContextVar[bool] = contextvars.ContextVar("stored", default=False)
 _CLOSE = 0.65  # share of letters that a misspelt name has in common with the meant one
 _HOME = re.compile(r"(?:^|(?<=[=,\[\"']))~(?=/|$)")
 _LISTED = 40  # names in one message
+_FORMS, _FIELDS = 3, 8  # assignments, and names of fields, that one message offers
 
 
 def validate(config: object, *checks: tuple[str, bool, str]) -> None:
@@ -148,9 +156,9 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     Edge   "nosuch" and "logish" share half of their letters and are not close; of close names one
            with swapped letters comes first
     """
-    names = {one.lower(): one for one in known}
+    names = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=_CLOSE)
-    close.sort(key=lambda one: sorted(one) != sorted(name.lower()))
+    close.sort(key=lambda candidate: sorted(candidate) != sorted(name.lower()))
     return names[close[0]] if close else None
 
 
@@ -160,12 +168,12 @@ def to_plain(config: Any, annotation: Any = None) -> Any:
     annotation   the declared type; a member of a union of classes is tagged with its class name
     """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        hints = _hints(type(config))
+        hints = field_types(type(config))
         body = {
             f.name: to_plain(getattr(config, f.name), hints[f.name])
             for f in dataclasses.fields(config)
         }
-        if len(_classes(annotation)) > 1:
+        if len(classes_of(annotation)) > 1:
             return {KIND: type(config).__name__, **body}
         return body
     if isinstance(config, tuple):
@@ -183,10 +191,33 @@ def from_plain(kind: type[C], plain: Any, where: str = "") -> C:
     """
     token = _STORED.set(True)
     try:
-        value: C = _build(kind, plain, "", where)
+        value: C = decoder(kind, "setting")(plain)  # type: ignore[arg-type]  # a class is hashable
+    except RefusedError as refused:
+        raise _error(refused, where) from None
+    except ConfigError as error:
+        if error.where or not where:
+            raise
+        raise ConfigError(error.what, where=where, fix=error.fix) from None
     finally:
         _STORED.reset(token)
     return value
+
+
+def _error(refused: RefusedError, where: str) -> ConfigError:
+    """The error for a setting, which its dotted path names."""
+    path, value, fix = ".".join(map(str, reversed(refused.keys))), refused.value, ""
+    match refused.problem:
+        case "unknown key":
+            what, fix = f"unknown key {_join(path, value)!r}", nearest(value, refused.wanted)
+        case "unknown class":
+            what, fix = f"{path} = {value!r} is not a known class", nearest(value, refused.wanted)
+        case "missing keys":
+            names = [_join(path, name) for name in value]
+            what = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no value"
+            fix = f"Give {names[0]}"
+        case _:
+            what = f"{path or 'configuration'} = {shown(value)} is not {refused.wanted}"
+    return ConfigError(what, where=where, fix=fix)
 
 
 def is_reading_stored() -> bool:
@@ -236,6 +267,22 @@ def override(config: C, assignments: Sequence[str], where: str = "set on the com
     return changed
 
 
+def assignments(changes: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
+    """Overrides as `override` takes them, from "path=value" and from keyword settings.
+
+    settings   a list or tuple is the list of its items, a class a union's choice, None "none", which
+               only an optional field takes:
+               `tasks=["blimp", "mine.jsonl"]`, `matched=EqualFlops`, `**{"reward.column": "final"}`
+    """
+    return [*changes, *(f"{name}={_setting_text(value)}" for name, value in settings.items())]
+
+
+def _setting_text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return repr([_setting_text(item) for item in value])
+    return value.__name__ if isinstance(value, type) else str(value)
+
+
 def flatten(plain: Any, prefix: str = "") -> dict[str, Any]:
     """A plain configuration as one level of dotted keys. Lists of plain numbers stay whole."""
     if isinstance(plain, Mapping):
@@ -260,121 +307,8 @@ def differences(left: Any, right: Any) -> list[tuple[str, Any, Any]]:
     ]
 
 
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    return {name: hint for name, hint in hints.items() if hint is not typing.ClassVar}
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    if get_origin(annotation) in (typing.Union, types.UnionType):
-        return get_args(annotation)
-    return (annotation,)
-
-
-def _classes(annotation: Any) -> list[type]:
-    return [m for m in _members(annotation) if dataclasses.is_dataclass(m) and isinstance(m, type)]
-
-
-_TYPE_NAMES = {
-    float: "a number",
-    int: "an integer",
-    str: "text",
-    bool: "true or false",
-    type(None): "none",
-}
-
-
-def _name(annotation: Any) -> str:
-    if get_origin(annotation) is Literal:
-        return "one of " + ", ".join(repr(a) for a in get_args(annotation))
-    if get_origin(annotation) is tuple:
-        return f"a list of {_name(get_args(annotation)[0])}"
-    if len(members := _members(annotation)) > 1:
-        return " or ".join(map(_name, members))
-    return _TYPE_NAMES.get(annotation) or str(getattr(annotation, "__name__", annotation))
-
-
-def _build(annotation: Any, plain: Any, path: str, where: str) -> Any:
-    members = _members(annotation)
-    if plain is None and (type(None) in members or annotation is None):
-        return None
-    classes = _classes(annotation)
-    if classes and isinstance(plain, Mapping):
-        return _build_class(classes, plain, path, where)
-    for member in members:
-        if get_origin(member) is Literal and plain in get_args(member):
-            return plain
-        if get_origin(member) is tuple and isinstance(plain, (list, tuple)):
-            element = get_args(member)[0]
-            return tuple(_build(element, v, f"{path}.{i}", where) for i, v in enumerate(plain))
-        if member is float and isinstance(plain, (int, float)) and not isinstance(plain, bool):
-            with contextlib.suppress(OverflowError):  # an integer of 400 digits
-                return float(plain)
-        if member in (int, str, bool) and type(plain) is member:
-            return plain
-    raise ConfigError(
-        f"{path or 'configuration'} = {plain!r} is not {_name(annotation)}", where=where
-    )
-
-
-def _build_class(classes: list[type], plain: Mapping[str, Any], path: str, where: str) -> Any:
-    body = dict(plain)
-    kind = classes[0]
-    if len(classes) > 1:
-        kind = _choose(classes, str(body.pop(KIND, "")), path, where)
-    former: Mapping[str, str] = getattr(kind, "FORMER_KEYS", {})
-    body = {former.get(key, key): value for key, value in body.items()}
-    hints = _hints(kind)
-    known = {f.name: f for f in dataclasses.fields(kind)}
-    for key in body:
-        if key not in known:
-            raise ConfigError(
-                f"unknown key {_join(path, key)!r}", where=where, fix=nearest(key, known)
-            )
-    _check_complete(kind, body, path, where)
-    values = {k: _build(hints[k], v, _join(path, k), where) for k, v in body.items()}
-    return _construct(kind, values, where)
-
-
-def _construct(kind: type, values: dict[str, Any], where: str) -> Any:
-    try:
-        return kind(**values)
-    except ConfigError as error:
-        if error.where or not where:
-            raise
-        raise ConfigError(error.what, where=where, fix=error.fix) from None
-
-
-def _choose(classes: list[type], name: str, path: str, where: str) -> type:
-    for kind in classes:
-        if name.lower() in (kind.__name__.lower(), getattr(kind, "FORMER_NAME", "").lower()):
-            return kind
-    raise ConfigError(
-        f"{path} = {name!r} is not a known class",
-        where=where,
-        fix=nearest(name, [c.__name__ for c in classes]),
-    )
-
-
 def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
-
-
-def _check_complete(kind: type, given: Iterable[str], path: str, where: str) -> None:
-    missing = [
-        _join(path, f.name)
-        for f in dataclasses.fields(kind)
-        if f.name not in given
-        and f.default is dataclasses.MISSING
-        and f.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise ConfigError(
-            f"{', '.join(missing)} {'has' if len(missing) == 1 else 'have'} no value",
-            where=where,
-            fix=f"Give {missing[0]}",
-        )
 
 
 @dataclasses.dataclass
@@ -399,10 +333,10 @@ def _put(node: Any, annotation: Any, keys: list[str], text: str, path: str, wher
     path   the whole path of the assignment, for errors
     """
     if not keys:
-        return _parse(annotation, text, path, where)
+        return _parse(annotation, text, path, where, absent=node is None)
     node, key, rest = _opened(node, annotation), keys[0], keys[1:]
     if isinstance(node, _Items):
-        # The place behind the last is one that can be filled.
+        # The index after the last item appends one.
         positions = [str(index) for index in range(len(node.items) + 1)]
         if key not in positions:
             raise ConfigError(
@@ -412,14 +346,13 @@ def _put(node: Any, annotation: Any, keys: list[str], text: str, path: str, wher
             )
         index = positions.index(key)
         if index == len(node.items):
-            classes = _classes(node.element)
+            classes = classes_of(node.element)
             node.items.append(_Draft(classes[0], {}) if len(classes) == 1 else None)
         node.items[index] = _put(node.items[index], node.element, rest, text, path, where)
         return node
     if not isinstance(node, _Draft):
         raise _below_a_value(node, annotation, keys, path, where)
-    hints = _hints(node.kind)
-    key = getattr(node.kind, "FORMER_KEYS", {}).get(key, key)
+    hints = field_types(node.kind)
     if key not in hints:
         raise ConfigError(f"unknown key {path!r}", where=where, fix=nearest(key, hints))
     node.values[key] = _put(_held(node, key), hints[key], rest, text, path, where)
@@ -431,7 +364,7 @@ def _opened(node: Any, annotation: Any) -> Any:
         values = {f.name: getattr(node, f.name) for f in dataclasses.fields(node)}
         return _Draft(type(node), values)
     if isinstance(node, tuple):
-        lists = [m for m in _members(annotation) if get_origin(m) is tuple]
+        lists = [m for m in members_of(annotation) if get_origin(m) is tuple]
         return _Items(get_args(lists[0])[0], list(node))
     return node
 
@@ -449,7 +382,7 @@ def _held(draft: _Draft, name: str) -> Any:
 def _below_a_value(
     node: Any, annotation: Any, keys: list[str], path: str, where: str
 ) -> ConfigError:
-    classes = [kind.__name__ for kind in _classes(annotation)]
+    classes = [kind.__name__ for kind in classes_of(annotation)]
     if node is not None or not classes:
         return ConfigError(f"unknown key {path!r}: {keys[0]!r} is below a plain value", where=where)
     above = path.removesuffix("." + ".".join(keys))
@@ -475,7 +408,9 @@ def _constructed(node: Any, path: str, given: list[str], where: str) -> Any:
         return node
     # An assignment above this place chose its class.
     inside = [p for p in given if _is_below(p, path) or _is_below(path, p)]
-    _check_complete(node.kind, node.values, path, _blame(inside, where))
+    if missing := missing_fields(node.kind, node.values):
+        refused = RefusedError("missing keys", missing, keys=[path] if path else [])
+        raise _error(refused, _blame(inside, where))
     values = {
         name: _constructed(value, _join(path, name), given, where)
         for name, value in node.values.items()
@@ -498,46 +433,127 @@ def _blame(paths: list[str], where: str) -> str:
     return f"{', '.join(dict.fromkeys(paths))} {where}".strip()
 
 
-def _parse(annotation: Any, text: str, path: str, where: str) -> Any:
-    """The value that `text` means for a field of this type; a draft for a class or a tuple."""
-    members = _members(annotation)
+def _parse(annotation: Any, text: str, path: str, where: str, *, absent: bool = False) -> Any:
+    """The value that `text` means for a field of this type; a draft for a class or a tuple.
+
+    absent   the field is None so far: its class must be set before the fields of that class
+    """
+    members = members_of(annotation)
     if type(None) in members and text.lower() in ("none", "null"):
         return None
-    classes = _classes(annotation)
+    classes = classes_of(annotation)
     if classes and str not in members:
         if ":" in text or text.endswith(".py"):
             for kind in classes:
                 if key := getattr(kind, "REFERENCE_KEY", ""):
                     return _Draft(kind, {key: text})
-        return _Draft(_choose(classes, text, path, where), {})
-    wrong = ConfigError(f"{path} = {text!r} is not {_name(annotation)}", where=where)
+        return _Draft(_class_named(classes, text, path, path, where, absent=absent), {})
     for member in members:
-        if member is type(None):
-            continue
-        if get_origin(member) is Literal:
-            for allowed in get_args(member):
-                if text == str(allowed):
-                    return allowed
-            continue
         if get_origin(member) is tuple:
-            element = get_args(member)[0]
-            return _Items(element, [_parse(element, part, path, where) for part in _split(text)])
-        if member is bool:
-            if text.lower() in ("true", "false"):
-                return text.lower() == "true"
-        elif member is int:
+            return _parse_items(get_args(member)[0], text, path, where)
+        with contextlib.suppress(ConfigError, KeyError, ValueError):
+            return _parse_scalar(member, text)
+    raise ConfigError(f"{path} = {text!r} is not {type_name(annotation)}", where=where)
+
+
+def _parse_scalar(member: Any, text: str) -> Any:
+    """The value that `text` means for one member of a union; KeyError, ValueError or ConfigError without one."""
+    if get_origin(member) is Literal:
+        return {str(choice): choice for choice in get_args(member)}[text]
+    if member is bool:
+        return {"true": True, "false": False}[text.lower()]
+    if member is int:
+        return -parse_count(text[1:]) if text.startswith("-") else parse_count(text)
+    if member is str and text != str(None):  # a keyword setting that was left open
+        return text
+    return {float: float}[member](text)
+
+
+def _parse_items(element: Any, text: str, path: str, where: str) -> _Items:
+    """The list that `text` means: its parts, between commas, for elements of this type."""
+    parts, classes = _split(text), classes_of(element)
+    if not classes or str in members_of(element):
+        return _Items(element, [_parse(element, part, path, where) for part in parts])
+    items: list[Any] = []
+    for index, part in enumerate(parts):
+        if ":" in part or part.endswith(".py"):
+            items.append(_parse(element, part, path, where))
+        else:
+            kind = _class_named(classes, part, path, f"{path}.{index}", where)
+            items.append(_Draft(kind, {}))
+    return _Items(element, items)
+
+
+def _class_named(
+    classes: list[type], text: str, path: str, location: str, where: str, *, absent: bool = False
+) -> type:
+    """The class that `text` names; else a ConfigError with the assignments that it may stand for.
+
+    location  path of the value: `path`, or an item of the list there
+    absent    as in `_parse`
+    """
+    try:
+        return class_named(classes, text)
+    except RefusedError as refused:
+        refused.keys.append(path)
+        error = _error(refused, where)
+        chosen = _fields_for(classes, text)
+        before = f"{location}={classes[0].__name__} " if absent and len(classes) == 1 else ""
+        forms = " or ".join(f"{before}{location}.{name}={text}" for name in chosen[:_FORMS])
+        if len(classes) > 1:
+            fix = error.fix
+            if forms and len(chosen) <= _FORMS and "Did you mean" not in fix:
+                fix += f"; or write {forms}"
+            raise ConfigError(error.what, where=where, fix=fix) from None
+        what = f"each item of {path}" if location != path else path
+        fix = f"Write {forms}"
+        if not chosen or len(chosen) > _FORMS:
+            names = chosen or [f.name for f in dataclasses.fields(classes[0])]
+            more = f" and {len(names) - _FIELDS} more" if len(names) > _FIELDS else ""
+            fix = f"Set {before}{', '.join(f'{location}.{name}' for name in names[:_FIELDS])}{more}"
+        raise ConfigError(
+            f"{path} = {text!r} is not a value: {what} has fields of its own", where=where, fix=fix
+        ) from None
+
+
+def _fields_for(classes: list[type], text: str) -> list[str]:
+    """The fields, of all of these classes, that `text` can be a value of, of the likeliest kind.
+
+    First the field of which the text is one of the choices, then the class's MAIN_FIELD, then fields
+    without a default, then numbers; other texts, and numbers as text, are left out.
+    """
+    ranked: dict[int, dict[str, None]] = {}
+    is_number = re.fullmatch(r"[-+.\d][\d._]*([eE][-+]?\d+)?[kMBGT]?", text) is not None
+    for kind in classes:
+        hints, fields = field_types(kind), dataclasses.fields(kind)
+        needed = set(missing_fields(kind, ()))
+        for f in fields:
+            members = members_of(hints[f.name])
+            if classes_of(hints[f.name]) and str not in members:
+                continue
+            if not all(f.name in field_types(other) for other in classes):
+                continue
             try:
-                return -parse_count(text[1:]) if text.startswith("-") else parse_count(text)
+                value = _constructed(_parse(hints[f.name], text, f.name, ""), f.name, [], "")
+                if needed <= {f.name}:
+                    kind(**{f.name: value})
             except ConfigError:
                 continue
-        elif member is float:
-            try:
-                return float(text)
-            except ValueError:
+            is_text = isinstance(value[0] if isinstance(value, tuple) and value else value, str)
+            if any(get_origin(m) is Literal and value in get_args(m) for m in members):
+                rank = 0
+            elif is_text and is_number:
                 continue
-        elif member is str:
-            return text
-    raise wrong
+            elif f.name == getattr(kind, "MAIN_FIELD", ""):
+                rank = 1
+            elif f.name in needed:
+                rank = 2
+            elif is_text:
+                continue
+            else:
+                rank = 3
+            ranked.setdefault(rank, {})[f.name] = None
+    return list(ranked[min(ranked)]) if ranked else []
 
 
 def _split(text: str) -> list[str]:

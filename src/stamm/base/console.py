@@ -18,7 +18,7 @@ from stamm.base.units import seconds_text
 
 PLAIN_INTERVAL_S = 5.0
 LONGEST_INTERVAL_S = 60.0
-_LINES = 100  # and no more of a task, about, until the interval is at its longest
+_LINES = 100  # of a task, at most about, until the interval between lines is at its longest
 BAR_INTERVAL_S = 0.2
 # The rate is measured since a mark that is at least this old and this many advances back.
 _RATE_WINDOW_S = 300.0
@@ -111,14 +111,14 @@ class Console:
         if share is None:
             share = done / self._total if self._total else 1.0
         with self._lock:
-            left = self._rate.left(share, now)
+            seconds_left = self._rate.left(share, now)
             ends = share >= 1.0
             if self._bar is not None and (now - self._drawn >= BAR_INTERVAL_S or ends):
                 self._drawn = now
-                self._bar.move(share, self._state(done, left, note))
+                self._bar.move(share, self._state(done, seconds_left, note))
             if now - self._printed >= self._interval(now):
                 self._printed = now
-                line = f"{self.prefix}{self._task}: {self._state(done, left, note)}"
+                line = f"{self.prefix}{self._task}: {self._state(done, seconds_left, note)}"
                 if self._bar is None:
                     self._line(line)
                 else:
@@ -161,10 +161,10 @@ class Console:
         grown = (now - self._started) / _LINES
         return min(max(grown, PLAIN_INTERVAL_S), LONGEST_INTERVAL_S)
 
-    def _state(self, done: float, left: float | None, note: str) -> str:
+    def _state(self, done: float, seconds_left: float | None, note: str) -> str:
         state = f"{done:g}/{self._total:g} {self._unit}"
-        if left is not None:
-            state += f", {seconds_text(left)} left"
+        if seconds_left is not None:
+            state += f", {seconds_text(seconds_left)} left"
         return state + (f", {note}" if note else "")
 
     def _line(self, text: str) -> None:

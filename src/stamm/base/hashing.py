@@ -30,5 +30,5 @@ def splitmix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def redacted(text: str) -> str:
     """Length and SHA-256 of a text, to show in its place."""
-    found = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-    return f"{len(text):,} characters, SHA-256 {found[:16]}"
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return f"{len(text):,} characters, SHA-256 {digest[:16]}"

@@ -1,4 +1,4 @@
-"""Parse JSON in which each key of an object occurs once: of two values of a key none is the right one."""
+"""Parse JSON in which each key of an object occurs once: a key with two values is an error."""
 
 from __future__ import annotations
 

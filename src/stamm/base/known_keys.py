@@ -1,8 +1,8 @@
 """Keys of external records: which are read, which are harmless, which have a meaning that is not honoured.
 
 A reader of external data (rows, configuration files, metadata of a model file) declares a `KnownKeys`.
-A key with a meaning that the reader does not honour is refused by name, unless its value asks for
-nothing; unknown keys are counted by `UnknownKeys` and reported once.
+A key with a meaning that the reader does not honour is refused by name, unless its value has no
+effect; unknown keys are counted by `UnknownKeys` and reported once.
 
 CHAT_KEYS = KnownKeys(
     reader="chat rows",
@@ -37,7 +37,7 @@ class RefusedKey:
     """A key that changes what a record means, and that its reader does not honour.
 
     meaning   what it asks for: "scales the loss of a message"
-    neutral   values with which it asks for nothing; null and an absent key always do
+    neutral   values that have no effect; null and an absent key never have one
     fix       what the user can do instead
     """
 
@@ -46,7 +46,7 @@ class RefusedKey:
     fix: str = ""
 
     def is_neutral(self, value: object) -> bool:
-        """Whether `value` asks for nothing. True and 1 are different values, as in JSON."""
+        """Whether `value` has no effect. True and 1 are different values, as in JSON."""
         if value is None:
             return True
         return any(
@@ -88,7 +88,7 @@ class KnownKeys:
             raise ValueError(f"{self.reader}: {twice} are in two groups")
 
     def check(self, record: Mapping[str, object], where: str = "") -> None:
-        """Check that no key of `record` asks for what is not honoured.
+        """Check that no refused key of `record` has an effect.
 
         where   the file, and the row or line, for the message
 
@@ -113,13 +113,13 @@ class KnownKeys:
                 )
 
     def not_honoured(self, record: Mapping[str, object]) -> Iterator[str]:
-        """The refused keys of `record` whose values ask for something."""
+        """The refused keys of `record` whose values have an effect."""
         for key, refusal in self.refused.items():
             if key in record and not refusal.is_neutral(record[key]):
                 yield key
 
     def unknown(self, record: Mapping[str, object]) -> list[str]:
-        """The keys of `record` that are in no group, sorted; null values ask for nothing."""
+        """The keys of `record` that are in no group, sorted; without those whose value is null."""
         known = self.read | self.harmless | self.refused.keys()
         return sorted(
             str(key) for key, value in record.items() if value is not None and key not in known
@@ -139,6 +139,11 @@ class UnknownKeys:
             if len(self._counts) >= _MOST_COUNTED and shown not in self._counts:
                 shown = "(other keys)"
             self._counts[shown] += count
+
+    def update(self, other: UnknownKeys) -> None:
+        """Count the unknown keys of another reader, too."""
+        for key, count in other._counts.items():
+            self.add([key], count)
 
     def counts(self) -> dict[str, int]:
         """Records by key, the most frequent first, then by name; at most 1,000 keys."""

@@ -22,7 +22,7 @@ def cpu_name() -> str:
 def cpu_capability() -> str | None:
     """Vector instructions in use, as torch names them ("AVX512", "AVX2", "DEFAULT").
 
-    Edge     None where torch is not loaded: this does not load it
+    Edge     None where torch is not loaded; it is not loaded here
     """
     torch = sys.modules.get("torch")
     return None if torch is None else str(torch.backends.cpu.get_cpu_capability())

@@ -7,8 +7,8 @@ consumer of a run is covered.
 
 manifest.json of a complete run lists the SHA-256 of config.json, log/rates.json and every receipt of a step, so none of
 them can be removed or exchanged alone, and a file that no receipt lists is not read. The manifest and the
-receipts contain their own hash (`seal`). What is not signed proves no more than that its parts agree: who
-rewrites files, receipts and manifest together is not noticed.
+receipts contain their own hash (`seal`). Without a signature this proves only that the parts agree: files,
+receipts and a manifest that were rewritten together are not detected.
 
 Without a receipt, and not read from a complete run: log/run.log, log/trackers/, steps/NAME.begun, the lock, and
 parts of sharded steps.
@@ -41,7 +41,7 @@ _RELEASE, _PARITY = "release.json", "parity.json"
 _CHECKPOINTS, _STATE = "checkpoints", "state.json"
 _RUN_AGAIN = "Restore it from a copy, or repeat the `stamm run`"
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
-_FRESH_S = 1.0  # for which the receipts of a folder are not looked up again
+_FRESH_S = 1.0  # how long receipts of a folder are used before they are read again
 _RACY_NS = (
     1_000_000_000  # a file that changed later than this before it was hashed may change unseen
 )
@@ -118,7 +118,7 @@ def check_file(path: Path) -> None:
         raise DataError(
             f"{path} differs from what {receipt.writer} wrote: it has SHA-256 {sha256[:12]}, and "
             f"{receipt.sha256[:12]} is recorded",
-            fix="Restore it from a copy, or run what wrote it again",
+            fix="Restore it from a copy, or repeat the command that wrote it",
         )
 
 
@@ -235,12 +235,12 @@ def check_present(folder: Path, pattern: str) -> None:
                 what = "is not a file" if (root / name).exists() else "is missing"
                 raise DataError(
                     f"{root / name}, which {receipt.writer} wrote, {what}",
-                    fix="Restore it from a copy, or run what wrote it again",
+                    fix="Restore it from a copy, or repeat the command that wrote it",
                 )
 
 
 def may_be_deleted(record: str) -> bool:
-    """Whether a run is whole without a file that a step wrote beside its outputs: a log or a checkpoint."""
+    """Whether a file that a step wrote beside its outputs may be missing: a log or a checkpoint."""
     return bool({_CHECKPOINTS, "log"} & set(PurePath(record).parts))
 
 

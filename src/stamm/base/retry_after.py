@@ -21,7 +21,7 @@ def retry_after_seconds(value: bytes, now: datetime) -> float:
         return float(text)
     try:
         until = email.utils.parsedate_to_datetime(text)
-    except (ValueError, OverflowError):  # the latter for numbers beyond those of C
+    except (ValueError, OverflowError):  # OverflowError: beyond C's integers
         return 0.0
     until = until if until.tzinfo else until.replace(tzinfo=UTC)
     return max(0.0, (until - now).total_seconds())

@@ -25,6 +25,7 @@ PRIVATE_NAMES: dict[str, str] = {
     "torch._VF._unpack_dual": "tangent of a tensor in forward mode, without the checks of unpack_dual",
     "torch._dynamo.exc.TorchDynamoException": "errors of compilation, reported in one line",
     "torch._dynamo.reset": "forget compilations of an earlier model, which count towards a limit",
+    "torch._dynamo.utils.counters": "why a layer was compiled in several parts",
     "torch._assert_async": "targets of a loss on a GPU, without waiting for it",
     "torch._foreach_add_": "AdEMAMix over lists of tensors",
     "torch._foreach_div_": "AdEMAMix over lists of tensors",
@@ -51,8 +52,8 @@ PRIVATE_NAMES: dict[str, str] = {
 
 def untested_torch(version: str) -> str:
     """A warning when this version of torch is outside of the tested range; "" when it is inside."""
-    found = _numbers(version)
-    if found and _numbers(OLDEST) <= found < _numbers(UNTESTED_FROM):
+    release = _numbers(version)
+    if release and _numbers(OLDEST) <= release < _numbers(UNTESTED_FROM):
         return ""
     return (
         f"torch {version} is outside of the tested range, {OLDEST} to {_NEWEST}: "

@@ -11,7 +11,7 @@ from stamm.base.errors import ConfigError
 _COUNT_SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _COUNT = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][0-9]{1,2})?)\s*([kKmMbBgGtT]?)")
 _LONGEST = 64  # characters; the limit below needs 20 digits
-_ROUNDS_UP = 0.9995  # from here on three digits say 1
+_ROUNDS_UP = 0.9995  # rounded to three digits, values from here on are 1
 
 
 def parse_count(text: str) -> int:

@@ -7,6 +7,7 @@ what it raises is reported in one line with the line of the file where it was ra
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import hashlib
@@ -76,7 +77,7 @@ def _named_code(config: object) -> Iterator[str]:
 
 
 def _is_yaml(text: str) -> bool:
-    return text.endswith((".yaml", ".yml"))
+    return text.lower().endswith((".yaml", ".yml"))
 
 
 def reference_files(names: Iterable[str]) -> dict[str, Path]:
@@ -136,15 +137,37 @@ def load_reference(reference: str, kind: type[T] | None, what: str) -> T:
         )
     if kind is not None and name not in own:
         raise _unfit(f"{path}:{name}", kind, what)
-    found = vars(module)[name]
-    if isinstance(found, type) and kind is not None:
-        check_call(found, source, (), "no arguments")
-        found = guarded(source, found)
-        if not isinstance(found, kind):
+    loaded = vars(module)[name]
+    if isinstance(loaded, type) and kind is not None:
+        check_call(loaded, source, (), "no arguments")
+        loaded = guarded(source, loaded)
+        if not isinstance(loaded, kind):
             raise _unfit(f"{path}:{name}", kind, what)
     if getattr(kind, "_is_protocol", False):
-        _check_methods(found, kind, source)
-    return found  # type: ignore[no-any-return]
+        _check_methods(loaded, kind, source)
+    return loaded  # type: ignore[no-any-return]
+
+
+def options_checks(options: Sequence[str]) -> tuple[tuple[str, bool, str], ...]:
+    """For `validate`: whether the field `options` holds "name=value", each name once."""
+    named = [option.partition("=") for option in options]
+    plain = all(name.isidentifier() and equals for name, equals, _ in named)
+    return (
+        ("options", plain, 'must be of the form "name=value"'),
+        ("options", len({name for name, *_ in named}) == len(named), "has a name twice"),
+    )
+
+
+def keyword_options(options: Sequence[str]) -> dict[str, Any]:
+    """The options "name=value" as keyword arguments: Python literals, or strings."""
+    return {name: _literal(value) for name, _, value in (o.partition("=") for o in options)}
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def load_named(
@@ -164,8 +187,8 @@ def load_named(
     Raises     ConfigError as `load_reference`, and for a name that is not of at most 40 lower-case
                letters, digits and _, or is reserved.
     """
-    found = load_reference(reference, kind, what)
-    name = getattr(found, "name", None)
+    loaded = load_reference(reference, kind, what)
+    name = getattr(loaded, "name", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in reserved:
         noun = what.rpartition(" ")[2]
         raise ConfigError(
@@ -173,16 +196,16 @@ def load_named(
             where=where,
             fix=f"Use at most 40 lower-case letters, digits and _, and not the name of a built-in {noun}",
         )
-    return found
+    return loaded
 
 
-def source_file(reference: str, found: object) -> Path:
-    """The Python file that defines `found`, the object that `reference` names."""
+def source_file(reference: str, loaded: object) -> Path:
+    """The Python file that defines `loaded`, the object that `reference` names."""
     path = reference.rpartition(":")[0] or reference
     if path.endswith(".py"):
         return Path(path)
     try:
-        return Path(inspect.getfile(found))  # type: ignore[arg-type]
+        return Path(inspect.getfile(loaded))  # type: ignore[arg-type]
     except TypeError:  # neither a class nor a function
         return Path(_imported(path).__file__ or path)
 
@@ -235,12 +258,12 @@ def check_call(
         ) from None
 
 
-def _check_methods(found: Any, protocol: Any, file: Path) -> None:
+def _check_methods(instance: Any, protocol: Any, file: Path) -> None:
     """Check that the methods of a user's object take the arguments that the protocol's are called with."""
     for key, declared in vars(protocol).items():
         if key in _members(protocol) and inspect.isfunction(declared):
             given = list(inspect.signature(declared).parameters)[1:]
-            check_call(getattr(found, key), file, given, ", ".join(given) or "no arguments")
+            check_call(getattr(instance, key), file, given, ", ".join(given) or "no arguments")
 
 
 def guarded(file: Path, work: Callable[[], Any], passed: tuple[type[Exception], ...] = ()) -> Any:

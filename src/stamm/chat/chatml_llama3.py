@@ -8,7 +8,7 @@ thoughts) is its `TemplateTraits`, which `stamm.chat.template_traits` finds and 
 with tools, and thoughts that the traits do not have, are written by the template itself.
 
 Source   the templates of Qwen 2.5, Qwen 3 and Llama 3 to 3.2
-Checked  tests/unit/align/test_hf_chat_format.py
+Checked  tests/unit/models/test_hf_chat_format.py
 """
 
 from __future__ import annotations
@@ -174,9 +174,11 @@ class TurnFormat:
         written = {k: v for k, v in asdict(traits).items() if (k, v) != ("skipped_system", "")}
         self.sha256 = sha256_value([syntax.name, 2, template, written, tokenizer_sha256])
         stops = (syntax.end, *syntax.stops, *end_tokens)
-        self.stop_ids = frozenset(found for each in stops if (found := self._id(each)) is not None)
-        pads = (self._id(each) for each in (pad_token, *syntax.pads, syntax.end))
-        self.pad_id = next(found for found in pads if found is not None)
+        self.stop_ids = frozenset(
+            token_id for token in stops if (token_id := self._id(token)) is not None
+        )
+        pads = (self._id(token) for token in (pad_token, *syntax.pads, syntax.end))
+        self.pad_id = next(token_id for token_id in pads if token_id is not None)
 
     def encode(self, conversation: Conversation, *, prompt: bool = False) -> EncodedChat:
         """As ChatFormat.encode.

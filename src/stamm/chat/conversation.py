@@ -139,6 +139,11 @@ class AssistantTurn:
     blocks: tuple[Block, ...]
     supervised: bool = True
 
+    @property
+    def text(self) -> str:
+        """The text that the user is shown: without thoughts, tool calls and tool outputs."""
+        return "".join(block.text for block in self.blocks if isinstance(block, Response))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
@@ -249,12 +254,12 @@ def one_turn_each(conversation: Conversation) -> list[Conversation]:
                     replace(before, supervised=False)
                     if isinstance(before, AssistantTurn)
                     else before
-                    for before in conversation.turns[:place]
+                    for before in conversation.turns[:index]
                 ),
                 turn,
             ),
         )
-        for place, turn in enumerate(conversation.turns)
+        for index, turn in enumerate(conversation.turns)
         if isinstance(turn, AssistantTurn) and turn.supervised
     ]
 
@@ -278,7 +283,7 @@ def read_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
             raise DataError(f"tools is text, and not JSON: {error}") from None
     if not isinstance(tools, Sequence) or isinstance(tools, str):
         raise DataError("tools is not a list")
-    found = []
+    functions = []
     for number, given in enumerate(tools, 1):
         tool = given.get("function", given) if isinstance(given, Mapping) else given
         if not isinstance(tool, Mapping) or not NAME.fullmatch(str(tool.get("name", ""))):
@@ -294,8 +299,8 @@ def read_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
                 f"{where}: parameters is not a JSON schema: it has no type and no properties",
                 fix='Use {"type": "object", "properties": {...}}',
             )
-        found.append({key: value for key, value in tool.items() if value is not None})
-    return tuple(found)
+        functions.append({key: value for key, value in tool.items() if value is not None})
+    return tuple(functions)
 
 
 def to_messages(
@@ -311,7 +316,7 @@ def to_messages(
             asked = [{"type": "text", "text": turn.text}] if templated else turn.text
             messages.append({"role": "user", "content": asked})
             continue
-        text = "".join(block.text for block in turn.blocks if isinstance(block, Response))
+        text = turn.text
         plain = all(isinstance(block, Response) for block in turn.blocks)
         content: Any = text
         if not plain or _MARKUP.search(text) or _control_token(text):  # blocks are read as they are
@@ -329,7 +334,7 @@ def _plain(block: Block) -> dict[str, Any]:
     if isinstance(block, ToolCalls):
         calls = [{"name": call.name, "arguments": call.arguments} for call in block.calls]
         return {"type": "tool_calls", "calls": calls}
-    return {"type": "tool_outputs", "outputs": [{"output": each} for each in block.outputs]}
+    return {"type": "tool_outputs", "outputs": [{"output": output} for output in block.outputs]}
 
 
 def merge_blocks(blocks: Iterable[Block]) -> tuple[Block, ...]:
@@ -508,8 +513,8 @@ def _matched(
             if len(called) > 1:
                 raise _wrong(number, f"{keys[0]} is given, and the calls have no identifiers")
             continue
-        if order is not None:  # by identifier: the names may not contradict
-            placed = [given[place] for place in order]
+        if order is not None:  # by identifier: the names must agree
+            placed = [given[position] for position in order]
             if any(name not in ("", call) for name, call in zip(placed, names, strict=True)):
                 raise _wrong(number, f"{keys[0]} {placed} and the calls' {names} are different")
         elif given == names and len(set(names)) == len(names):
@@ -518,7 +523,7 @@ def _matched(
             raise _wrong(number, f"{keys[0]} {given} does not match the calls' {names}")
         elif given != names:
             order = [given.index(name) for name in names]
-    return ToolOutputs(tuple(texts if order is None else [texts[place] for place in order]))
+    return ToolOutputs(tuple(texts if order is None else [texts[position] for position in order]))
 
 
 def _text(content: object, number: int) -> str:
@@ -640,7 +645,8 @@ def _untagged(text: str, number: int) -> list[Block]:
 def check_control_tokens(messages: Sequence[object]) -> None:
     """Check that no text of a row spells out the control tokens of a chat format.
 
-    They would be learned in letters. A content in blocks, or in parts, may have them as text.
+    The model would learn to spell them out. A content in blocks, or in parts, may have them as
+    text.
 
     Raises   DataError for one in an answer, and for a question that begins as a conversation does.
     """
@@ -700,12 +706,12 @@ def _block(block: object, called: list[_Called], number: int) -> tuple[Block, li
 
 def _items(holder: Mapping[str, Any], key: str, number: int) -> Sequence[Any]:
     """The list under a key; empty when it is absent or null."""
-    found = holder.get(key)
-    if found is None:
+    items = holder.get(key)
+    if items is None:
         return ()
-    if not isinstance(found, Sequence) or isinstance(found, str):
+    if not isinstance(items, Sequence) or isinstance(items, str):
         raise _wrong(number, f"{key} is not a list")
-    return found
+    return items
 
 
 def _output(output: object, number: int) -> str:

@@ -1,6 +1,6 @@
 """Chat formats: how conversations of one model become token ids, and ids become blocks again.
 
-`stamm.align.model_source.load_chat_format` gives the format of a tokenizer's folder. Page: docs/chat_format.md
+`stamm.models.hf_chat_format.load_chat_format` gives the format of a tokenizer's folder. Page: docs/chat_format.md
 """
 
 from __future__ import annotations
@@ -95,10 +95,12 @@ def chat_template() -> str:
 
 def until_stop(ids: Sequence[int], stop_ids: frozenset[int]) -> list[int]:
     """The ids before the first stop token."""
-    end = next((place for place, each in enumerate(ids) if each in stop_ids), len(ids))
+    end = next((index for index, token_id in enumerate(ids) if token_id in stop_ids), len(ids))
     return list(ids[:end])
 
 
 def decode_text(ids: Sequence[int], tokenizer: ChatTokenizer) -> str:
     """The text of ids, control tokens left out."""
-    return tokenizer.decode([each for each in ids if tokenizer.control_token(each) is None])
+    return tokenizer.decode(
+        [token_id for token_id in ids if tokenizer.control_token(token_id) is None]
+    )

@@ -1,6 +1,6 @@
 """The chat template of a tokenizer folder: its file, or its entry in tokenizer_config.json.
 
-Checked  tests/unit/align/test_hf_chat_format.py, tests/unit/export/test_chat_export.py
+Checked  tests/unit/models/test_hf_chat_format.py, tests/unit/export/test_chat_export.py
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def folder_template(folder: Path) -> str:
             raise DataError(f"{path} cannot be read: {error}") from None
     else:
         config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
-        found = config.get("chat_template") if isinstance(config, dict) else None
-        if isinstance(found, list):  # several by name
+        template = config.get("chat_template") if isinstance(config, dict) else None
+        if isinstance(template, list):  # several by name
             named = {
                 entry.get("name"): entry.get("template")
-                for entry in found
+                for entry in template
                 if isinstance(entry, dict)
             }
-            found = named.get("default")
-        if not isinstance(found, str | None):
+            template = named.get("default")
+        if not isinstance(template, str | None):
             raise DataError(f"chat_template in {folder / CONFIG} is not text")
-        text = found or ""
+        text = template or ""
     if len(text) > _LARGEST:
         raise DataError(f"the chat template of {folder} has {len(text)} characters")
     return text
@@ -59,15 +59,15 @@ def as_trained(template: str) -> str:
 
 def config_as_trained(config: Mapping[str, Any]) -> dict[str, Any]:
     """tokenizer_config.json with its templates `as_trained`."""
-    found = config.get("chat_template")
-    if isinstance(found, str):
-        return {**config, "chat_template": as_trained(found)}
-    if isinstance(found, list):
+    template = config.get("chat_template")
+    if isinstance(template, str):
+        return {**config, "chat_template": as_trained(template)}
+    if isinstance(template, list):
         entries = [
             {**entry, "template": as_trained(str(entry["template"]))}
             if isinstance(entry, dict) and "template" in entry
             else entry
-            for entry in found
+            for entry in template
         ]
         return {**config, "chat_template": entries}
     return dict(config)

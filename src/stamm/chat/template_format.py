@@ -1,10 +1,11 @@
 """The chat format of any template: it is rendered for every conversation, and the loss mask is proved.
 
-An answer is what the rendered conversation has beyond the rendered prompt before it, up to its first stop
-token. A template whose prompt is not the beginning of the whole is refused, and so are texts that spell a
-control token, and what it leaves out or changes of messages, thoughts, calls, outputs and declared tools: each
-is rendered with a mark, too, and its text follows its mark. Where a template has `{% generation %}` blocks,
-they have to cover each answer from its prompt to its stop token, and no text of the user, the system or a tool.
+An answer is what the rendered conversation has beyond the rendered prompt before it, up to its
+first stop token. A template whose prompt is not the beginning of the whole is refused, and so are
+texts that spell a control token. Messages, thoughts, calls, outputs and declared tools must be
+written unchanged: each is also rendered with a mark, and its text must follow its mark. Where a
+template has `{% generation %}` blocks, they have to cover each answer from its prompt to its stop
+token, and no text of the user, the system or a tool.
 
 Checked  tests/unit/align/test_template_format.py, tests/unit/align/test_template_tools.py
 """
@@ -121,7 +122,8 @@ class TemplateFormat:
     Attribute `lacks`: "thoughts" and "tools" where the template does not write them, and why.
 
     Raises   DataError when the template cannot be rendered, an answer does not continue its prompt or
-             ends with none of `end_tokens`, or the tokenizer encodes prompt and answer otherwise apart
+             ends with none of `end_tokens`, or the tokenizer encodes prompt and answer differently
+             when they are separate
     """
 
     name = "template"
@@ -201,7 +203,7 @@ class TemplateFormat:
 
         The messages of its turn before it, and their outputs, are a turn that is context.
         """
-        found = []
+        parts = []
         for part in one_turn_each(conversation):
             *context, turn = part.turns
             assert isinstance(turn, AssistantTurn)
@@ -209,9 +211,9 @@ class TemplateFormat:
             for step in steps_of(turn):
                 before = [AssistantTurn(tuple(done), supervised=False)] if done else []
                 said = tuple(block for block in step if not isinstance(block, ToolOutputs))
-                found.append(replace(part, turns=(*context, *before, AssistantTurn(said))))
+                parts.append(replace(part, turns=(*context, *before, AssistantTurn(said))))
                 done += step
-        return found or [conversation]
+        return parts or [conversation]
 
     def parse(self, ids: Sequence[int]) -> tuple[Block, ...]:
         """As ChatFormat.parse. Calls stay text."""
@@ -223,8 +225,8 @@ class TemplateFormat:
                 for segment in segments_of_ids(own, self._tokenizer)
                 if not segment.control or segment.text in self._thinking + between
             )
-            thoughts, found, response = text.partition(between)
-            if found:
+            thoughts, separator, response = text.partition(between)
+            if separator:
                 thoughts = thoughts.strip().removeprefix(self._thinking.strip()).strip("\n")
                 response = response.lstrip("\n").removesuffix(self._around[0][1])
                 return merge_blocks((Thoughts(thoughts), Response(response)))
@@ -313,20 +315,20 @@ class TemplateFormat:
                 f"the chat template ends an answer with {token!r}, which does not end a text",
                 fix="Name its id in eos_token_id of generation_config.json",
             )
-        place, token = min(ends)
+        body_length, token = min(ends)
         turn = conversation.turns[-1]
         assert isinstance(turn, AssistantTurn)
-        inside = [each for each in written.places if each.message == written.messages - 1]
+        inside = [span for span in written.places if span.message == written.messages - 1]
         plain = all(isinstance(block, Response) for block in turn.blocks)
-        said = _text(turn).strip()
-        if plain and not probe and said not in map(str.strip, self._inner(body[:place])):
+        said = turn.text.strip()
+        if plain and not probe and said not in map(str.strip, self._inner(body[:body_length])):
             raise unsupported("this assistant message, or changes it")
         if not plain and any(
-            each.start < len(begun) or each.end > len(begun) + place for each in inside
+            span.start < len(begun) or span.end > len(begun) + body_length for span in inside
         ):
             raise unsupported("this assistant message within one turn")
-        self._check_spans(written.rendered, len(begun), len(begun) + place, token)
-        return begun, body[: place + len(token)], text
+        self._check_spans(written.rendered, len(begun), len(begun) + body_length, token)
+        return begun, body[: body_length + len(token)], text
 
     def _check_spans(self, rendered: Rendered, start: int, end: int, token: str) -> None:
         """Check that `{% generation %}` blocks cover an answer, with the stop token at `end`."""
@@ -377,10 +379,10 @@ class TemplateFormat:
         if error := rendered.error or marked.error:
             raise DataError(f"the chat template cannot be rendered: {error}")
         places = marks.places(rendered.text, marked.text)
-        for place in places:
-            role = messages[place.message]["role"]
+        for span in places:
+            role = messages[span.message]["role"]
             if role != "assistant" and any(
-                first < place.end and place.start < last for first, last in rendered.spans
+                first < span.end and span.start < last for first, last in rendered.spans
             ):
                 raise GenerationSpanError(
                     f"{{% generation %}} of the chat template covers the text of a {role} message",
@@ -393,7 +395,3 @@ def _thoughts_key(template: str) -> str:
     """The key of thoughts that a template reads."""
     read = [key for key in THOUGHTS if re.search(rf"[.'\"]{key}\b", template)]
     return read[0] if read else THOUGHTS[0]
-
-
-def _text(turn: AssistantTurn) -> str:
-    return "".join(block.text for block in turn.blocks if isinstance(block, Response))

@@ -1,4 +1,4 @@
-"""Messages and tools as chat templates take them, and marks that prove what a template writes of them.
+"""Messages and tools as chat templates take them, and marks that verify what a template writes.
 
 A mark is a character for private use, put before a text: the template writes it where it writes the text.
 Marked are contents, thoughts, outputs, names of calls, the keys and texts of their arguments; of declared
@@ -121,8 +121,8 @@ def _step(step: Sequence[Block], number: int, spelling: Spelling) -> Iterator[Me
         else:
             outputs = block.outputs
     ids = [
-        sha256_value([number, place, call.name, call.arguments])[:_ID_LETTERS]
-        for place, call in enumerate(calls)
+        sha256_value([number, index, call.name, call.arguments])[:_ID_LETTERS]
+        for index, call in enumerate(calls)
     ]
     if calls:
         message["tool_calls"] = [
@@ -188,7 +188,7 @@ class Marks:
 
         Raises   DataError when one is left out, changed, or written twice or in another order
         """
-        found: list[tuple[_Mark, int, int]] = []
+        spans: list[tuple[_Mark, int, int]] = []
         earlier = last = -1  # the last character of the messages before, and of this one
         message = -1
         for number, mark in enumerate(self._marks, FIRST_MARK):
@@ -207,18 +207,18 @@ class Marks:
                     raise unsupported(f"{mark.what}, or changes it")
                 if self._roles[message] != "system":
                     last = max(last, at)
-                found.append((mark, at, at + 1 + len(form)))
+                spans.append((mark, at, at + 1 + len(form)))
         if (
             marked.translate(dict.fromkeys(range(FIRST_MARK, FIRST_MARK + len(self._marks))))
             != text
         ):
             raise DataError("the chat template writes a message by how its text begins")
-        before = [each.start() for each in _ANY_MARK.finditer(marked)]
+        before = [match.start() for match in _ANY_MARK.finditer(marked)]
         return [
             TextSpan(
                 mark.message, start - bisect_left(before, start), end - bisect_left(before, end)
             )
-            for mark, start, end in found
+            for mark, start, end in spans
         ]
 
     def _add(self, text: str, what: str, message: int, *, needed: bool = True) -> str:
@@ -316,9 +316,9 @@ def _follow(marked: str, start: int, mark: _Mark) -> bool:
     end = after.start() if after else len(marked)
     for value in mark.numbers:
         places = [
-            (place + len(form))
+            (position + len(form))
             for form in (json.dumps(value), str(value))
-            if (place := marked.find(form, start, end)) >= 0
+            if (position := marked.find(form, start, end)) >= 0
         ]
         if not places:
             return False

@@ -1,7 +1,7 @@
 """Render a folder's chat template in jinja2's sandbox. A template is a program, and untrusted input.
 
 The sandbox keeps a template from Python's attributes; its time and memory have to be bounded by the
-caller, who renders in a process of its own (`stamm.corpus.sandbox.apart`).
+caller, who renders in a process of its own (`stamm.base.sandbox.apart`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _rendered(template: jinja2.Template, variables: Mapping[str, Any]) -> Render
             text += piece
             if len(text) > LONGEST:
                 return Rendered("", f"it writes more than {LONGEST} characters")
-    except Exception as error:  # a template can raise whatever its expressions do
+    except Exception as error:  # a template can raise any exception of its expressions
         return Rendered("", f"{type(error).__name__}: {error}"[:500])
     return _without_spans(text)
 

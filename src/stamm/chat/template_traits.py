@@ -6,7 +6,7 @@
 The probes are conversations with and without a system message, of one and several turns, with blanks
 around the contents and with other scripts; as prompts and as wholes.
 
-Checked  tests/unit/align/test_hf_chat_format.py
+Checked  tests/unit/models/test_hf_chat_format.py
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def cases() -> list[Case]:
     """The variables of each rendering: each probe as a whole, then those that end with the user as
     prompts, without and with deliberation, then two with thoughts, in the last and in an earlier turn.
     """
-    return [_case(*each) for each in _plan()]
+    return [_case(*planned) for planned in _plan()]
 
 
 def _plan() -> Iterator[tuple[Conversation, bool, bool]]:
@@ -156,24 +156,24 @@ def verify(
     Raises   DataError with the first difference.
     """
     verified = []
-    for (probe, prompt, deliberation), found in zip(_plan(), rendered, strict=True):
+    for (probe, prompt, deliberation), theirs in zip(_plan(), rendered, strict=True):
         reasoned = probe is _REASONED or probe is _REASONED_BEFORE
         if (probe.system is not None and not system) or (reasoned and not thoughts):
             continue
-        if found.error:
-            raise DataError(f"the chat template cannot be rendered: {found.error}", fix=_FIX)
+        if theirs.error:
+            raise DataError(f"the chat template cannot be rendered: {theirs.error}", fix=_FIX)
         asked = Conversation(turns=probe.turns, system=probe.system, deliberation=deliberation)
         ours = write(asked, prompt)
-        if not equal(ours, found.text):
-            raise _different(ours, found.text)
-        verified.append((asked, prompt, found.text))
+        if not equal(ours, theirs.text):
+            raise _different(ours, theirs.text)
+        verified.append((asked, prompt, theirs.text))
     return verified
 
 
 def _different(ours: str, theirs: str) -> DataError:
     """The error for two texts, with what each has at their first difference."""
     pairs = enumerate(zip(ours, theirs, strict=False))
-    at = next((place for place, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+    at = next((index for index, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
     start = max(at - 30, 0)
     return DataError(
         f"the chat template is not supported: it writes {theirs[start : at + 60]!r} where "
@@ -196,11 +196,11 @@ def _system_text(syntax: TurnSyntax, head: str) -> str | None:
     return head[len(before) : len(head) - len(after)]
 
 
-def _unknown(syntax: TurnSyntax, found: Rendered, expected: str) -> DataError:
-    if found.error:
-        return DataError(f"the chat template cannot be rendered: {found.error}", fix=_FIX)
+def _unknown(syntax: TurnSyntax, rendered: Rendered, expected: str) -> DataError:
+    if rendered.error:
+        return DataError(f"the chat template cannot be rendered: {rendered.error}", fix=_FIX)
     return DataError(
         f"the chat template is not supported: it ends a message with "
-        f"{found.text[-60:]!r}, not as {syntax.name} does with {expected!r}",
+        f"{rendered.text[-60:]!r}, not as {syntax.name} does with {expected!r}",
         fix=_FIX,
     )

@@ -49,11 +49,11 @@ def check_schema(spec: object, where: str, depth: int = 0) -> None:
         json.dumps(spec.get("default"))
     except (TypeError, ValueError, RecursionError):
         raise DataError(f"{where}: default is not JSON") from None
-    inner = [*properties.items(), *(("oneOf", each) for each in spec.get("oneOf") or ())]
-    for name, each in inner:
-        if each is None:
+    inner = [*properties.items(), *(("oneOf", schema) for schema in spec.get("oneOf") or ())]
+    for name, schema in inner:
+        if schema is None:
             raise DataError(f"{where}: {name} is not an object")
-        check_schema(each, f"{where}: {name}", depth + 1)
+        check_schema(schema, f"{where}: {name}", depth + 1)
     check_schema(spec.get("items") or None, f"{where}: items", depth + 1)
 
 

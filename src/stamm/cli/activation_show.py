@@ -13,9 +13,14 @@ from types import ModuleType
 from typing import Any
 
 from stamm.activations import catalog
-from stamm.activations.catalog.load import STORED, load_spec
-from stamm.activations.cost import cost, operations_text, shipped_source
-from stamm.activations.describe import describe, describe_spec
+from stamm.activations.catalog.registry import STORED, load_spec
+from stamm.activations.describe import (
+    cost,
+    describe,
+    describe_spec,
+    operations_text,
+    shipped_source,
+)
 from stamm.activations.spec import Spec
 from stamm.activations.spec.shipped import NAMES
 from stamm.base.errors import ConfigError
@@ -23,7 +28,7 @@ from stamm.base.files import write_bytes, write_text
 from stamm.base.user_code import load_python
 from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_pairs
-from stamm.reports.latex import bibtex, latex
+from stamm.pages.latex import bibtex, latex
 
 PLOTS = (".svg", ".png", ".pdf")
 
@@ -69,18 +74,18 @@ def is_file(*parts: str) -> bool:
 
 
 def _spec_in(module: ModuleType, name: str, word: str) -> Spec | None:
-    found = vars(module)
+    members = vars(module)
     if name:
-        return found[name] if isinstance(found.get(name), Spec) else None
-    written = found.get("SPEC")
-    if isinstance(written, Spec) and isinstance(found.get("KERNEL"), str):
+        return members[name] if isinstance(members.get(name), Spec) else None
+    written = members.get("SPEC")
+    if isinstance(written, Spec) and isinstance(members.get("KERNEL"), str):
         return written  # a module that `stamm derive` wrote
     # A file of recipes may import a Spec to build with.
     recipes = any(
         inspect.isfunction(value) and value.__module__ == module.__name__
-        for value in found.values()
+        for value in members.values()
     )
-    specs = {id(value): value for value in found.values() if isinstance(value, Spec)}
+    specs = {id(value): value for value in members.values() if isinstance(value, Spec)}
     if recipes or not specs:
         return None
     return next(iter(specs.values())) if len(specs) == 1 else load_spec(word)
@@ -110,11 +115,11 @@ def show_activation(word: str, spec: Spec, options: argparse.Namespace) -> int:
     else:
         print_pairs(lines_of(facts))
     if options.plot is not None:
-        from stamm.reports.activation_figures import plot
+        from stamm.activations.page.figures import plot
 
         write_bytes(Path(options.plot), plot(spec, Path(options.plot).suffix[1:]))
     if options.page is not None:
-        from stamm.reports.activation_page import activation_page
+        from stamm.activations.page.page import activation_page
 
         page = activation_page(
             spec,
@@ -179,7 +184,7 @@ def lines_of(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def certificate_lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A certificate in short lines."""
-    from stamm.activations.certificates.text import certificate_text
+    from stamm.activations.certificates.rounding import certificate_text
 
     return [(f"certificate {label}", value) for label, value in certificate_text(certificate)]
 

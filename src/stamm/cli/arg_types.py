@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, RunError
 
 
 def text(word: str) -> str:
@@ -24,19 +24,6 @@ def text(word: str) -> str:
     return word
 
 
-def new_folder(word: str) -> Path:
-    """The folder `word`, which a verb writes beside itself and then renames.
-
-    Raises   ConfigError for the working folder or one above it, which cannot be replaced.
-    """
-    folder = Path(word)
-    if folder.resolve() in (Path.cwd(), *Path.cwd().parents):
-        raise ConfigError(
-            f"--out {word} is the working folder, or one above it", fix="Name a folder below it"
-        )
-    return folder
-
-
 def count(word: str) -> int:
     """`word` as a number from 1; an argument type for `argparse`, which reports what it refuses."""
     number = int(word)
@@ -53,3 +40,19 @@ def add_changes(parser: argparse.ArgumentParser, known: str) -> None:
     parser.add_argument(
         "changes", type=text, nargs="*", default=[], metavar="key=value", help=known
     )
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """Add --dry-run of a verb that runs a job."""
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be written, run nothing"
+    )
+
+
+def check_model_folder(path: str) -> None:
+    """Report a name that is not a folder before the libraries are loaded that open a model.
+
+    Raises   RunError as the verb would
+    """
+    if not Path(path).is_dir():
+        raise RunError(f"{path} is not a folder", fix="Name a run folder or a Hugging Face folder")

@@ -16,9 +16,16 @@ from typing import Any
 import torch
 
 from stamm.activations import catalog
-from stamm.activations.benchmark.machine import kernels_text, memory_bytes
-from stamm.activations.benchmark.measure import STEPS, ArmTimings, Step, measure, tensors_moved
-from stamm.activations.catalog.load import load_spec
+from stamm.activations.benchmark import (
+    STEPS,
+    ArmTimings,
+    Step,
+    kernels_text,
+    measure,
+    memory_bytes,
+    tensors_moved,
+)
+from stamm.activations.catalog.registry import load_spec
 from stamm.activations.spec import Gated, Spec
 from stamm.base.config import closest, nearest
 from stamm.base.console import Console
@@ -175,7 +182,7 @@ def _line(case: _Case, compiled: bool, facts: dict[str, Any]) -> dict[str, Any]:
     """One measurement as JSON values; times in seconds, sizes in bytes."""
     arms, missing = arms_of(case.spec, case.dtype, case.device, compiled=compiled)
     with _chosen(case.device):
-        found = measure(
+        timings = measure(
             arms,
             inputs=case.inputs,
             shape=case.shape,
@@ -183,7 +190,7 @@ def _line(case: _Case, compiled: bool, facts: dict[str, Any]) -> dict[str, Any]:
             device=case.device,
             rounds=case.rounds,
         )
-    moved = {step: n * found.tensor_bytes for step, n in tensors_moved(case.inputs).items()}
+    moved = {step: n * timings.tensor_bytes for step, n in tensors_moved(case.inputs).items()}
     gpu = case.device.type == "cuda"
     return {
         "benchmark": "activations",
@@ -191,39 +198,39 @@ def _line(case: _Case, compiled: bool, facts: dict[str, Any]) -> dict[str, Any]:
         "content_hash": case.spec.content_hash,
         "device": torch.cuda.get_device_name(case.device) if gpu else "cpu",
         "threads": torch.get_num_threads(),
-        "others_busy_cores": found.others_busy,
+        "others_busy_cores": timings.others_busy,
         "kernels": kernels_text(case.shape[0] * case.shape[1], case.dtype, case.device),
         "shape": list(case.shape),
         "dtype": _dtype_name(case.dtype),
         "inputs": case.inputs,
         "rounds": case.rounds,
         "seconds": {
-            step: {arm: asdict(q) for arm, q in found.steps[step].items()} for step in STEPS
+            step: {arm: asdict(q) for arm, q in timings.steps[step].items()} for step in STEPS
         },
-        "copy_seconds": {name: asdict(q) for name, q in found.copies.items()},
-        "copy_bytes": 2 * found.tensor_bytes,
+        "copy_seconds": {name: asdict(q) for name, q in timings.copies.items()},
+        "copy_bytes": 2 * timings.tensor_bytes,
         "bytes_moved": moved,
-        "share_of_copy": {step: _shares(found, step, moved[step]) for step in STEPS},
-        "saved_bytes": found.saved_bytes,
+        "share_of_copy": {step: _shares(timings, step, moved[step]) for step in STEPS},
+        "saved_bytes": timings.saved_bytes,
         "ratio": {
             step: {
-                arm: q.p50 / found.steps[step]["stamm"].p50
-                for arm, q in found.steps[step].items()
+                arm: q.p50 / timings.steps[step]["stamm"].p50
+                for arm, q in timings.steps[step].items()
                 if arm != "stamm"
             }
             for step in STEPS
         },
-        "not_measured": {**missing, **found.refused},
+        "not_measured": {**missing, **timings.refused},
         **facts,
     }
 
 
-def _shares(found: ArmTimings, step: Step, moved: int) -> dict[str, dict[str, float]]:
+def _shares(timings: ArmTimings, step: Step, moved: int) -> dict[str, dict[str, float]]:
     """Bandwidth of each arm relative to each copy, from medians."""
-    speeds = {name: 2 * found.tensor_bytes / q.p50 for name, q in found.copies.items()}
+    speeds = {name: 2 * timings.tensor_bytes / q.p50 for name, q in timings.copies.items()}
     return {
         arm: {name: moved / q.p50 / speed for name, speed in speeds.items()}
-        for arm, q in found.steps[step].items()
+        for arm, q in timings.steps[step].items()
     }
 
 
@@ -249,8 +256,8 @@ def _print(line: dict[str, Any]) -> None:
         for arm in line["seconds"][STEPS[0]]
     ]
     copies = [
-        [name, _spread(line["copy_seconds"][of]), *[""] * 8]
-        for name, of in (("copy, warm memory", "warm"), ("clone, fresh memory", "fresh"))
+        [name, _spread(line["copy_seconds"][memory]), *[""] * 8]
+        for name, memory in (("copy, warm memory", "warm"), ("clone, fresh memory", "fresh"))
     ]
     print_table(header, [*table, *copies])
     for name, why in line["not_measured"].items():

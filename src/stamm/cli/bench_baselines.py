@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stamm.activations import catalog
-from stamm.activations.benchmark.measure import BenchmarkArm
+from stamm.activations.benchmark import BenchmarkArm
 from stamm.activations.conformance.implementations import (
     FunctionImplementation,
     ModuleImplementation,
@@ -87,18 +87,18 @@ def _other_implementations(
     curve = _curve(spec)
     if curve is None:
         return []
-    found: list[tuple[str, Callable[..., Tensor]]] = []
+    implementations: list[tuple[str, Callable[..., Tensor]]] = []
     if curve.name in _ALSO:
-        found.append(_ALSO[curve.name])
+        implementations.append(_ALSO[curve.name])
     for word in curve.peers:
         name = word
-        for place, short in _SHORT.items():
-            name = name.replace(place, short)
+        for prefix, short in _SHORT.items():
+            name = name.replace(prefix, short)
         try:
-            found.append((name, _made(word, curve, dtype, device)))
+            implementations.append((name, _made(word, curve, dtype, device)))
         except StammError as error:
             missing[name] = error.line()
-    return found
+    return implementations
 
 
 def _curve(spec: Spec) -> Spec | None:
@@ -123,13 +123,13 @@ def _curve(spec: Spec) -> Spec | None:
 def _made(word: str, spec: Spec, dtype: torch.dtype, device: torch.device) -> Callable[..., Tensor]:
     """A module cast to `dtype`, or a function with the spec's parameters that it accepts."""
     hub = word.startswith("transformers.")
-    found = implementation(hub_activation(word), word) if hub else resolve(word)
-    if isinstance(found, ModuleImplementation):
-        return found.make().to(device, dtype)
-    assert isinstance(found, FunctionImplementation)
-    taken = _keywords(found.function)
+    peer = implementation(hub_activation(word), word) if hub else resolve(word)
+    if isinstance(peer, ModuleImplementation):
+        return peer.make().to(device, dtype)
+    assert isinstance(peer, FunctionImplementation)
+    taken = _keywords(peer.function)
     numbers = {p.name: p.initial for p in spec.parameters if p.name in taken}
-    return functools.partial(found.function, **numbers) if numbers else found.function
+    return functools.partial(peer.function, **numbers) if numbers else peer.function
 
 
 def _keywords(function: Callable[..., Any]) -> set[str]:
@@ -156,6 +156,6 @@ def _liger(word: str, device: torch.device) -> BenchmarkArm:
     """Liger-Kernel's function; raises ValueError, ImportError or AttributeError if unavailable."""
     if device.type != "cuda":
         raise ValueError("needs a GPU")
-    place, _, name = word.partition(":")
-    function = getattr(importlib.import_module(place), name)
+    module, _, name = word.partition(":")
+    function = getattr(importlib.import_module(module), name)
     return BenchmarkArm(name=f"Liger-Kernel {name}", call=function.apply, overwrites=True)

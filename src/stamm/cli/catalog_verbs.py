@@ -122,8 +122,8 @@ def _rows(kind: str, folder: Path) -> list[dict[str, Any]]:
         ]
     if kind == "recipes":
         return [{"name": recipe.name, "summary": recipe.summary} for recipe in recipes.RECIPES]
-    found = sorted(folder.glob("*/manifest.json")) if folder.is_dir() else []
-    return [_run_row(path) for path in found]
+    manifests = sorted(folder.glob("*/manifest.json")) if folder.is_dir() else []
+    return [_run_row(path) for path in manifests]
 
 
 def _run_row(path: Path) -> dict[str, Any]:

@@ -6,10 +6,10 @@ import argparse
 import contextlib
 import sys
 
-from stamm.align.sampling.chat_config import ChatConfig
+from stamm.align.sampling.config import ChatConfig
 from stamm.base.config import override
 from stamm.base.shutdown import interrupt_delayed
-from stamm.cli.arg_types import text
+from stamm.cli.arg_types import check_model_folder, text
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -34,12 +34,14 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(options: argparse.Namespace, verb: str) -> int:
     """Load the model and answer the lines of standard input until it ends."""
     config = override(ChatConfig(), options.changes)
+    check_model_folder(options.model)
     with interrupt_delayed():
-        from stamm.align.model_source import find_model, load_chat_model
         from stamm.align.sampling.chat_session import HELP, ChatSession
+        from stamm.models.loading import open_model
+        from stamm.models.model_source import find_model
         from stamm.runs.model_outputs import read_chat_record
     source = find_model(options.model, options.arm)
-    model = load_chat_model(source)
+    model = open_model(source, chat=True)
     if source.kind == "run" and read_chat_record(source.model) is None:
         _note("This model was not fine-tuned on conversations: it may not answer, nor stop.")
     if sys.stdin.isatty():

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from stamm.base.errors import ConfigError
+from stamm.base.errors import visible
+from stamm.base.shutdown import interrupt_delayed
 from stamm.cli.arg_types import text
+from stamm.cli.output import print_json, print_table
 
-GOLDFISH = "goldfish"
+if TYPE_CHECKING:
+    from stamm.activations.conformance.check import ActivationReport
+    from stamm.activations.conformance.verdict import VerdictTable
+    from stamm.corpus.goldfish_check import GoldfishReport
+    from stamm.losses.mask_statistics import Coverage
+
+_SHOWN = 20  # languages in the table; JSON has all of them
+_HEADER = (
+    "",
+    "labels",
+    "dropped",
+    "of windows",
+    "std errors",
+    "key 0",
+    "learned runs: 50 %",
+    "99 %",
+    "longest",
+    "in runs > 100",
+)
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -66,29 +87,105 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def run(options: argparse.Namespace, verb: str) -> int:
     """Run the check; returns 0 when everything passes, else 1."""
-    if options.name == GOLDFISH:
-        return _goldfish(options)
-    if options.rest:
-        raise ConfigError(
-            f"{options.rest[0]!r} follows the name of an activation",
-            where="the command line",
-            fix="Check one activation at a time; or `stamm check goldfish PACK_OR_RUN`",
+    with interrupt_delayed():
+        from stamm.activations.conformance.verb import check
+    report = check(
+        options.name,
+        *options.rest,
+        against=options.against,
+        golden=options.golden,
+        write_golden=options.write_golden,
+        quick=options.quick,
+        all=options.all,
+        log=_ignore if options.json else _print_line,
+    )
+    if options.json:
+        print_json(report.plain())
+    elif report.goldfish is not None:
+        _print_goldfish(report.goldfish)
+    elif report.golden:
+        print("\n".join(str(file) for file in report.golden))
+    elif not options.all:
+        _print_activation(report.activations[0])
+    return 0 if report.passed else 1
+
+
+def _ignore(line: str) -> None:
+    pass
+
+
+def _print_line(line: str) -> None:
+    print(line, flush=True)
+
+
+def _print_activation(report: ActivationReport) -> None:
+    """Print errors of f and f' by input at the first values, and the largest at all values."""
+    from stamm.activations.conformance.exact import CONDITION_TEXT, FUNCTION, SLOPE
+    from stamm.activations.conformance.verdict import summary, tables
+
+    judged = [verdict for verdicts in report.verdicts.values() for verdict in verdicts]
+    where = judged[0].judged_where if judged else CONDITION_TEXT
+    print(f"\nErrors in units of the last place, {where}.")
+    if report.quick:
+        from stamm.activations.conformance.exact import FULL
+
+        print(f"float32 is sampled at {report.float32_inputs:,} inputs instead of {FULL:,}.")
+    for name, verdicts in report.verdicts.items():
+        if not verdicts:
+            continue
+        if name == next(iter(report.verdicts)):
+            for table in tables(verdicts, [FUNCTION, SLOPE]):
+                _print_verdicts(table.title, table)
+        table = summary(verdicts)
+        _print_verdicts(f"{name} values, {table.title}", table)
+    for note in report.notes:
+        print(f"\n{visible(note, 600)}")
+    failed = len(report.failed) or "none"
+    print(f"\n{failed} of {len(report.findings)} checks failed, {report.seconds:.0f} s")
+
+
+def _print_verdicts(title: str, table: VerdictTable) -> None:
+    print(f"\n{title}")
+    print_table(table.header, table.rows)
+
+
+def _print_goldfish(report: GoldfishReport) -> None:
+    config = report.config
+    print(f"{visible(str(report.pack))}, {config.split}: {report.tokens:,} tokens")
+    seen = f" context={config.context}" if config.hash == "apertus" else ""
+    print(f"k={config.k} h={config.h} hash={config.hash} salt={config.salt}{seen}")
+    print(f"{report.remark}\n")
+    total, languages, failing = report.total, report.languages, report.failing_languages
+    shown = list(languages)[:_SHOWN]
+    print_table(
+        _HEADER,
+        [_row("all", total), *(_row(f"  {name}", languages[name]) for name in shown)],
+    )
+    more = len(languages) - len(shown)
+    if more:
+        print(f"  and {more} with less text; --json lists all")
+    print()
+    for fault in report.faults:
+        print(f"FAILED {fault}")
+    if failing:
+        names = ", ".join(visible(name, 40) for name in failing[:_SHOWN])
+        print(
+            f"FAILED for {len(failing)} languages alone: {names}{', …' * (len(failing) > _SHOWN)}"
         )
-    from stamm.cli.check_activation import check  # loads torch and SymPy
+    if report.passed:
+        short = "" if total.judged else " (too little text for a significant result)"
+        print(f"the mask drops the stated share{short}")
 
-    return check(options)
 
-
-def _goldfish(options: argparse.Namespace) -> int:
-    others = [options.against, options.golden, options.write_golden, options.quick, options.all]
-    if any(other not in (None, False, []) for other in others):
-        raise ConfigError("goldfish takes no flags but --json", where="the command line")
-    if not options.rest:
-        raise ConfigError(
-            "no corpus is named",
-            where="the command line",
-            fix="Name a packed corpus or a run: `stamm check goldfish runs/demo`",
-        )
-    from stamm.cli.check_goldfish import check_goldfish  # loads NumPy and pyarrow
-
-    return check_goldfish(options.rest[0], options.rest[1:], options.json)
+def _row(name: str, coverage: Coverage) -> list[str]:
+    gaps = coverage.gap_quantiles
+    return [
+        name,
+        f"{coverage.labels:,}",
+        f"{coverage.rate:.2%}",
+        f"{coverage.window_rate:.2%}",
+        f"{coverage.standard_errors:+.1f}" if coverage.judged else "few",
+        f"{coverage.zero_share:.2%}",
+        *(f"{gap:,}" for gap in (gaps[0], gaps[2], gaps[3])),
+        f"{coverage.long_share:.0%}",
+    ]

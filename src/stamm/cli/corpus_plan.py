@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.units import bytes_text, count_text, seconds_text
-from stamm.cli.output import print_json, print_pairs, print_table
+from stamm.cli.output import print_json, print_pairs, print_table, print_text
 from stamm.recipes.corpus_plan import corpus_plan
 
 _SMALL = 0.001
@@ -34,10 +34,11 @@ def show_corpus_plan(run: Path, as_json: bool) -> int:
     print()
     header = ["input", "core hours", *(f"on {n} cores" for n in plan["scales"][0]["hours"]), "disk"]
     print_table(header, [_scale(scale) for scale in plan["scales"]])
-    print(
-        "\nTime and disk are assumed to grow with input bytes. Training the tokenizer, which reads"
+    print_text(
+        "",
+        "Time and disk are assumed to grow with input bytes. Training the tokenizer, which reads a "
+        "sample, is not included.",
     )
-    print("a sample, is not included.")
     return 0
 
 

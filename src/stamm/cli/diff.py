@@ -13,7 +13,7 @@ from stamm.base.schema import read_record
 from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_table
 from stamm.recipes.resolve import resolve
-from stamm.runs.schemas.run import ConfigFile
+from stamm.runs.records import ConfigFile
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -29,7 +29,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if options.json:
         print_json([{"key": key, "left": left, "right": right} for key, left, right in rows])
     elif rows:
-        print_table(["key", options.left, options.right], [[k, str(a), str(b)] for k, a, b in rows])
+        cells = [[key, str(left), str(right)] for key, left, right in rows]
+        print_table(["key", options.left, options.right], cells, wrap=True)
     else:
         print("no difference")
     return 1 if rows else 0

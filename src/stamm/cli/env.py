@@ -112,11 +112,11 @@ def _measured() -> dict[str, str]:
     from stamm.activations.fused import build  # loads torch
 
     described = {}
-    for found in measurements(build.processor().rpartition(", ")[0]):
-        times = dict(found.seconds)
-        used, threads = times.pop(found.chosen), found.processor.rpartition(", ")[2]
+    for measurement in measurements(build.processor().rpartition(", ")[0]):
+        times = dict(measurement.seconds)
+        used, threads = times.pop(measurement.chosen), measurement.processor.rpartition(", ")[2]
         others = ", ".join(f"{used / s:.2f} of {name}'s time" for name, s in times.items())
-        described[f"{found.operation}, {threads}"] = f"{found.chosen}, {others}"
+        described[f"{measurement.operation}, {threads}"] = f"{measurement.chosen}, {others}"
     return described
 
 
@@ -126,8 +126,8 @@ def _kernels() -> dict[str, str]:
         return {f"{name} kernels": "torch is not installed" for name in ("cpu", "gpu")}
     from stamm.activations.fused import build, gpu  # load torch
 
-    found = {"cpu kernels": build.unavailable_reason(), "gpu kernels": gpu.unavailable_reason()}
-    states = {name: why or "ready" for name, why in found.items()}
+    reasons = {"cpu kernels": build.unavailable_reason(), "gpu kernels": gpu.unavailable_reason()}
+    states = {name: why or "ready" for name, why in reasons.items()}
     if gpu.unavailable_reason() is None and gpu.caveat() is not None:
         states["gpu kernels"] = f"ready {gpu.caveat()}"
     return states

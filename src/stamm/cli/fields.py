@@ -14,15 +14,15 @@ from typing import Any
 from stamm.align.data.examples import KIND_OF, Kind, RowOrigin, read_example
 from stamm.base.config import override
 from stamm.base.errors import DataError, visible
+from stamm.base.files import has_ending
 from stamm.cli.arg_types import add_changes, count, text
 from stamm.cli.output import print_json, print_table
-from stamm.corpus.formats import JSONL, TABLE, is_table
-from stamm.corpus.inputs import locate
+from stamm.corpus.documents import InputRecord, Place, UnreadableRecord
+from stamm.corpus.inputs import JSONL, TABLE, is_table, locate
 from stamm.corpus.limits import FIELDS, FieldNames, ReadLimits
 from stamm.corpus.readers.jsonl import first_objects
 from stamm.corpus.readers.rows import ADDRESS, LOOKS_LIKE_URL, FieldUse, record_of
 from stamm.corpus.readers.table import first_table_rows
-from stamm.corpus.records import InputRecord, Place, UnreadableRecord
 
 _EXAMPLE = 30
 _PATH = 26
@@ -54,9 +54,9 @@ def run(options: argparse.Namespace, verb: str) -> int:
     """Print the fields and the readers; 1 when no reader can use a row."""
     name, names = options.file, override(FieldNames(), options.changes)
     path = locate(name, "FILE")
-    if not path.name.endswith((*JSONL, *TABLE)):
+    if not has_ending(path.name, (*JSONL, *TABLE)):
         raise DataError(
-            f"{name} has no fields that are known by its ending",
+            f"{name} is not of a format whose fields are read",
             fix=f"Known: {', '.join((*JSONL, *TABLE))}",
         )
     unread: list[str] = []
@@ -67,12 +67,12 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if not rows:
         why = f" ({unread[0]})" if unread else ""
         raise DataError(f"{name} has no row that can be read{why}", fix="Check its format")
-    found = {**described(name, rows, names), "unread": unread}
+    description = {**described(name, rows, names), "unread": unread}
     if options.json:
-        print_json(found)
+        print_json(description)
     else:
-        _print(name, found)
-    return 0 if any(reader["rows"] for reader in found["readers"]) else 1
+        _print(name, description)
+    return 0 if any(reader["rows"] for reader in description["readers"]) else 1
 
 
 def described(name: str, rows: list[Any], names: FieldNames) -> dict[str, Any]:
@@ -82,14 +82,14 @@ def described(name: str, rows: list[Any], names: FieldNames) -> dict[str, Any]:
     lengths: Counter[str] = Counter()
     for row in rows:
         for path, value in _leaves(row):
-            one = facts.setdefault(path, {"field": path, "type": "", "rows": 0, "example": ""})
-            one["rows"] += 1
+            field = facts.setdefault(path, {"field": path, "type": "", "rows": 0, "example": ""})
+            field["rows"] += 1
             is_address = isinstance(value, str) and re.match(ADDRESS, value, re.IGNORECASE)
             if isinstance(value, str) and path not in taken and not is_address:
                 lengths[path] += len(value)
-            if not one["example"] and value not in ("", None):
-                one["type"], one["example"] = _type(value), _shown(value)
-            one["read as"] = taken.get(path, "").replace(LOOKS_LIKE_URL, "looks like an address")
+            if not field["example"] and value not in ("", None):
+                field["type"], field["example"] = _type(value), _shown(value)
+            field["read as"] = taken.get(path, "").replace(LOOKS_LIKE_URL, "looks like an address")
     unread = [record for record in records if isinstance(record, UnreadableRecord)]
     corpus = {
         "reader": "corpus",
@@ -200,20 +200,26 @@ def _cut(written: str, length: int) -> str:
     return written if len(written) <= length else f"{written[: length - 1]}…"
 
 
-def _print(name: str, found: Mapping[str, Any]) -> None:
-    number = found["rows"]
+def _print(name: str, description: Mapping[str, Any]) -> None:
+    number = description["rows"]
     print(
         f"{visible(name, 200)}: {number:,} {'row' if number == 1 else 'rows'}, the first of the file\n"
     )
-    if unread := found["unread"]:
+    if unread := description["unread"]:
         lines = "1 line is" if len(unread) == 1 else f"{len(unread):,} lines are"
         print(f"{lines} not read: {visible(unread[0], 200)}\n")
     cells = [
-        [_cut(one["field"], _PATH), one["type"], str(one["rows"]), one["example"], one["read as"]]
-        for one in found["fields"]
+        [
+            _cut(field["field"], _PATH),
+            field["type"],
+            str(field["rows"]),
+            field["example"],
+            field["read as"],
+        ]
+        for field in description["fields"]
     ]
-    print_table(["field", "type", "rows", "example", "read as"], cells)
-    for reader in found["readers"]:
+    print_table(["field", "type", "rows", "example", "read as"], cells, wrap=True)
+    for reader in description["readers"]:
         taken = f"{reader['rows']:,} of {number:,} rows" if reader["rows"] else "no row"
         print(f"\n{reader['reader']} ({reader['used by']}): {taken}")
         for line in filter(None, (reader["problem"], reader["fix"])):

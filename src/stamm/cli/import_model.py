@@ -5,24 +5,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
-import shutil
 from pathlib import Path
 
-import stamm
-from stamm.align.import_config import TOKENIZER, ImportConfig, import_files
+from stamm.align.import_config import ImportConfig, import_files
 from stamm.base.config import to_plain
 from stamm.base.console import Console
 from stamm.base.errors import RunError
-from stamm.base.files import sha256_file
+from stamm.base.files import atomic_folder, has_ending, new_folder, sha256_file
 from stamm.base.receipts import CONFIG, FILES, MANIFEST, files_below
 from stamm.base.schema import write_record
 from stamm.base.units import bytes_text
-from stamm.cli.arg_types import new_folder, text
+from stamm.cli.arg_types import text
+from stamm.models.hf_files import TOKENIZER
 from stamm.recipes.jobs import job
 from stamm.runs.command_receipts import write_command_receipt
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import new_manifest
-from stamm.runs.schemas.run import ConfigFile, ManifestFile
+from stamm.runs.records import ConfigFile, ManifestFile
+from stamm.version import VERSION
 
 _OTHERS = re.compile(r"[^A-Za-z0-9_]+")
 
@@ -47,9 +47,9 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
-    """Write the run folder; it gets its name when it is complete."""
+    """Write the run folder, atomically."""
     source = Path(options.folder)
-    if not source.is_dir() and not (source.is_file() and source.suffix == ".gguf"):
+    if not source.is_dir() and not (source.is_file() and has_ending(source.name, ".gguf")):
         raise RunError(
             f"{source} is neither a folder nor a .gguf file", fix="Name a folder with config.json"
         )
@@ -65,17 +65,15 @@ def run(options: argparse.Namespace, verb: str) -> int:
         size = sum(path.stat().st_size for path in files.values())
         print(f"import {source} ({len(files)} files, {bytes_text(size)}) -> {out / 'arms' / name}")
         return 0
-    part = out.with_name(f".{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    arm = part / "arms" / name
-    arm.mkdir(parents=True)
     config = ImportConfig(chat=False)
-    try:
+    with atomic_folder(out) as part:
+        arm = part / "arms" / name
+        arm.mkdir(parents=True)
         with contextlib.closing(Console()) as console:
-            place = Workspace(folder=arm, inputs={"source": source}, progress=console)
-            job("import_model")(config, place)
+            workspace = Workspace(folder=arm, inputs={"source": source}, progress=console)
+            job("import_model")(config, workspace)
         (arm / "tokenizer").rename(part / "tokenizer")
-        request = {"version": stamm.__version__, "kind": "import", "config": to_plain(config)}
+        request = {"version": VERSION, "kind": "import", "config": to_plain(config)}
         tokenizer = {
             "path": "../../tokenizer",
             "sha256": sha256_file(part / "tokenizer" / TOKENIZER),
@@ -88,8 +86,5 @@ def run(options: argparse.Namespace, verb: str) -> int:
         tied = {CONFIG: sha256_file(part / CONFIG)}
         manifest = new_manifest(recipe="import", state="complete", **{FILES: tied})
         write_record(part / MANIFEST, ManifestFile, manifest)
-        part.replace(out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     print(out / "arms" / name)
     return 0

@@ -16,8 +16,9 @@ _MOST_RANGES = 8
 
 def show_ledger(words: Sequence[str], as_json: bool) -> int:
     """Print matching rows of a run's ledger; returns 1 when there are none."""
+    from stamm.corpus.ledger import COLUMNS as LEDGER_COLUMNS
+    from stamm.corpus.ledger import reason_text
     from stamm.corpus.lookup import COLUMNS, look_up
-    from stamm.corpus.reasons import reason_text
 
     if not words or "=" in words[0]:
         raise ConfigError(
@@ -37,16 +38,18 @@ def show_ledger(words: Sequence[str], as_json: bool) -> int:
             limit = _limit(value)
         else:
             wanted[name] = value
-    found = look_up(run, wanted, limit)
+    matches = look_up(run, wanted, limit)
     if as_json:
-        print_json({"count": found.count, "rows": found.rows})
+        print_json({"count": matches.count, "rows": matches.rows})
     else:
-        for row in found.rows:
-            print_pairs(_pairs(row, reason_text))
+        for row in matches.rows:
+            print_pairs(_pairs(row, reason_text, LEDGER_COLUMNS))
             print()
-        more = found.count - len(found.rows)
-        print(f"{found.count} documents" + (f", {more} more: limit={found.count}" if more else ""))
-    return 0 if found.count else 1
+        more = matches.count - len(matches.rows)
+        print(
+            f"{matches.count} documents" + (f", {more} more: limit={matches.count}" if more else "")
+        )
+    return 0 if matches.count else 1
 
 
 def _limit(value: str) -> int:
@@ -55,7 +58,9 @@ def _limit(value: str) -> int:
     return int(value)
 
 
-def _pairs(row: dict[str, Any], meaning: Callable[[str], str]) -> list[tuple[str, str]]:
+def _pairs(
+    row: dict[str, Any], meaning: Callable[[str], str], known: Sequence[str]
+) -> list[tuple[str, str]]:
     decision = row["decision"]
     if row["reason"]:
         decision += f": {row['reason']} ({meaning(row['reason'])})"
@@ -81,6 +86,7 @@ def _pairs(row: dict[str, Any], meaning: Callable[[str], str]) -> list[tuple[str
         ("  input", f"{row['input_file']}, record {row['input_position']}"),
         ("  size", f"{bytes_text(row['bytes_in'])} in, {bytes_text(row['bytes_out'])} out"),
         ("  replaced", ", ".join(replaced)),
+        *((f"  {name}", str(row[name])) for name in row if name not in (*known, "tokens")),
         ("  split", row["split"]),
         ("  tokens", _token_ranges(row["tokens"])),
     ]

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from errno import EDQUOT, EFBIG, ENOSPC
 from typing import NoReturn
 
-import stamm
 from stamm.base.errors import ConfigError, StammError, StoppedError, visible
+from stamm.base.extras import missing_library
 from stamm.base.shutdown import exit_immediately, interrupt_delayed
 from stamm.runs.torchrun_env import rank_and_size
+from stamm.version import VERSION
 
 _APPEND = argparse._AppendAction
 SPINS = 3000  # iterations, about 10 us
@@ -61,6 +62,16 @@ VERBS: tuple[Verb, ...] = (
             "stamm derive 'x > 0: 2*a*x + 1' 'x <= 0: exp(x)' --parameter a=0.8:softplus --name mine",
             "stamm derive mine.py:MINE --out derived/mine",
             "stamm derive 'all x: normal_cdf(x)' --name soft_ramp --dry-run",
+        ),
+    ),
+    Verb(
+        "emit",
+        "stamm.cli.emit",
+        "write an activation as source for JAX, MLX, NumPy, C, JavaScript, ONNX, GPUs",
+        (
+            "stamm emit xielu jax",
+            "stamm emit xielu target=c --out include",
+            "stamm emit derived/mine onnx --out mine",
         ),
     ),
     Verb(
@@ -311,13 +322,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StammError as error:
         print(f"stamm: {_rank_prefix()}{error.line()}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        missing = missing_library(error)
+        if missing is None:
+            raise
+        print(f"stamm: {_rank_prefix()}{missing.line()}", file=sys.stderr)
+        return missing.exit_code
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             # The reader of the output was closed (`stamm ls | head`): not an error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        place = f" ({error.filename})" if error.filename else ""
-        message = f"{visible(error.strerror or str(error))}{visible(place)}."
+        where = f" ({error.filename})" if error.filename else ""
+        message = f"{visible(error.strerror or str(error))}{visible(where)}."
         message += (
             " Free disk space and run the same command again."
             if error.errno in (ENOSPC, EDQUOT, EFBIG)
@@ -342,7 +359,7 @@ def _rank_prefix() -> str:
     """Prefix of an error message: "" in rank 0, "process N: " in the other ranks of torchrun.
 
     An error that all ranks share is printed by rank 0; torchrun then ends the others while they wait
-    here. A rank that is still alive after the wait is alone with its error and prints it.
+    here. A rank that is still alive after the wait is the only one with an error, and prints it.
     """
     rank = _rank()
     if not rank:
@@ -420,7 +437,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("verb", choices=[verb.name for verb in VERBS], help=argparse.SUPPRESS)
-    parser.add_argument("--version", action="version", version=f"stamm {stamm.__version__}")
+    parser.add_argument("--version", action="version", version=f"stamm {VERSION}")
     return parser
 
 

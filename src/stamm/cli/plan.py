@@ -281,11 +281,8 @@ def _checkpoints_text(saves: dict[str, Any]) -> str:
 
 
 def _policy_text(policy: dict[str, Any]) -> str:
-    if policy["refused"]:
-        return str(policy["refused"])
-    bits = f", {policy['bits']} bits" if "bits" in policy else ""
     use = "  <- in use" if policy["in_use"] else ""
-    return f"{policy['saved_bytes']:,} B, {policy['products']} products{bits}{use}"
+    return f"{policy['saved_bytes']:,} B, {policy['products']} products{use}"
 
 
 def _sparkline(rates: list[float]) -> str:

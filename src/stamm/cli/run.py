@@ -5,24 +5,29 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from stamm.align.training.finetune_config import FineTuneJobConfig
+from stamm.align.training.config import FineTuneJobConfig
 from stamm.base.config import from_plain
-from stamm.base.errors import ConfigError, StammError
+from stamm.base.errors import StammError
 from stamm.base.files import read_json
 from stamm.base.units import seconds_text
 from stamm.cli.arg_types import count, text
-from stamm.cli.output import print_table
+from stamm.cli.output import print_table, print_text
 from stamm.cli.training_time import corpus_length_of, time_line
 from stamm.models.config import DecoderConfig
+from stamm.models.model_source import find_model
 from stamm.pretrain.config import PretrainConfig, TrainingConfig
 from stamm.recipes.catalog import Config
 from stamm.recipes.execute import RecipeRun
+from stamm.recipes.execute import run as run_recipe
+from stamm.recipes.jobs import loaded
 from stamm.recipes.length import tokens_of_files
-from stamm.recipes.resolve import Resolved, resolve
-from stamm.recipes.search import Search
+from stamm.recipes.resolve import Resolved
+from stamm.recipes.run_folder import RunFolder
 from stamm.recipes.study import Study
 from stamm.runs.job import Step
 from stamm.runs.model_outputs import DECODER
@@ -63,47 +68,56 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def run(options: argparse.Namespace, verb: str) -> int:
     """Execute the recipe, then print its result and the path of its report."""
-    recipe = resolve(options.recipe, options.changes)
-    if isinstance(recipe.config, Search):
-        raise ConfigError(
-            f"{recipe.name} is a search, of several runs", fix=f"`stamm search {options.recipe}`"
-        )
-    root = Path(options.out or Path("runs") / recipe.name)
-    execution = RecipeRun(recipe, root, restart=options.restart)
-    if execution.rank:
-        if not options.dry_run:
-            execution.follow()
-        return 0
-    if options.restart:
-        _set_aside(execution, options)
-    execution.folder.check()
-    trains = any(step.job == "pretrain" for step in execution.pending())
-    if trains and recipe.is_own and isinstance(recipe.config, Study):
-        from stamm.cli.plan import print_study_plan
+    execute(run_recipe, options)
+    return 0
 
-        print_study_plan(recipe.config, root)
+
+def execute(function: Callable[..., Any], options: argparse.Namespace) -> RecipeRun | None:
+    """Execute a recipe with a function that takes the arguments of `stamm.run`, and print its result.
+
+    Returns  the run; None in a process that is not rank 0, which prints nothing
+    """
+    run_folder: RunFolder = function(
+        options.recipe,
+        *options.changes,
+        out=options.out,
+        jobs=options.jobs,
+        restart=options.restart,
+        dry_run=options.dry_run,
+        before=_print_before,
+    )
+    execution: RecipeRun = run_folder.execution
+    if execution.rank:
+        return None
+    root = execution.root
     if options.dry_run:
-        return _print_plan(execution, recipe, options.jobs)
-    allow_tokenizer_threads()
-    if execution.execute(jobs=options.jobs):
+        _print_plan(execution, execution.recipe, options.jobs)
+        return execution
+    if execution.executed:
         spent = sum(receipt["seconds"] for receipt in execution.folder.receipts())
         print(f"{root} is complete: {len(execution.steps)} steps, {seconds_text(spent)}.")
     else:
         print(f"{root} is complete: nothing to do.")
-    return _print_result(root)
+    _print_result(root)
+    return execution
 
 
-def _set_aside(execution: RecipeRun, options: argparse.Namespace) -> None:
-    if execution.size > 1:
-        raise ConfigError(
-            "--restart under torchrun, which gives it again when it restarts its processes",
-            fix="Move the folder away yourself",
-        )
-    if options.dry_run:
-        raise ConfigError("--restart with --dry-run, which writes nothing", fix="Use one of them")
-    earlier = execution.folder.set_aside()
-    if earlier is not None:
-        print(f"The run that was in {execution.root} is in {earlier} now.")
+def _print_before(execution: RecipeRun) -> None:
+    """Print where an earlier run is, and the plan of a study of the user's own text."""
+    print_earlier(execution)
+    trains = any(step.job == "pretrain" for step in execution.pending())
+    recipe = execution.recipe
+    if trains and recipe.is_own and isinstance(recipe.config, Study):
+        from stamm.cli.plan import print_study_plan
+
+        print_study_plan(recipe.config, execution.root)
+    allow_tokenizer_threads()
+
+
+def print_earlier(execution: RecipeRun) -> None:
+    """Print where the run is that --restart set aside."""
+    if execution.earlier is not None:
+        print(f"The earlier run in {execution.root} was moved to {execution.earlier}.")
 
 
 def allow_tokenizer_threads() -> None:
@@ -135,10 +149,9 @@ def _print_plan(execution: RecipeRun, recipe: Resolved, jobs: int) -> int:
                 for s in execution.steps
             ],
         )
-    left = [step for step in execution.steps if step.name in waiting]
-    lines = [] if recipe.is_own else _time_lines(left, recipe.config, execution.root, jobs)
-    for line in lines:
-        print(line)
+    pending = [step for step in execution.steps if step.name in waiting]
+    if not recipe.is_own:
+        print_text(*_time_lines(pending, recipe.config, execution.root, jobs))
     return 0
 
 
@@ -156,7 +169,11 @@ def _time_lines(steps: list[Step], config: Config, root: Path, jobs: int) -> lis
     if len(known) < len(tuned):
         lines.append(
             f"Fine-tuning time: not known for {len(tuned) - len(known)} of {len(tuned)} steps, before their start model "
-            "and data exist."
+            "or data exist."
+        )
+    if any(step.job == "grpo" for step in steps):
+        lines.append(
+            "Fine-tuning time of GRPO: not known before its first step, since the model samples its answers."
         )
     return [line for line in lines if line]
 
@@ -166,22 +183,44 @@ def _fine_tuning(step: Step, steps: list[Step], root: Path) -> PretrainConfig | 
 
     Rows of preferences hold two answers, and the reference policy computes a third of the work again.
     """
-    decoder = Path(os.path.normpath(root.absolute() / step.inputs["start"] / DECODER))
+    model = _decoder_of(step.inputs["start"], steps, root)
     files = [
         path
         for other in steps
         if other.job == "prepare" and other.folder == step.inputs["data"]
         for path in (other.external or {}).values()
     ]
-    if not decoder.is_file() or not files or not isinstance(step.config, FineTuneJobConfig):
+    if model is None or not files or not isinstance(step.config, FineTuneJobConfig):
         return None
-    model = from_plain(DecoderConfig, read_json(decoder)["decoder"], str(decoder))
     tokens = tokens_of_files(files) * step.config.epochs
     tokens *= 4 / 3 if "reference" in step.inputs else 1
     sequences = max(round(tokens / step.config.context), step.config.batch[0].size)
     shared = {f.name: getattr(step.config, f.name) for f in fields(TrainingConfig)}
     shared |= {"model": model, "context": step.config.context, "sequences": sequences}
     return PretrainConfig(**shared)
+
+
+def _decoder_of(folder: str, steps: list[Step], root: Path) -> DecoderConfig | None:
+    """The decoder of a model folder: a stored one, or what a step that is to do will write there.
+
+    An import writes the decoder that config.json of its folder describes, fine-tuning that of its
+    start model. None where no such step is known.
+    """
+    model = Path(os.path.normpath(root.absolute() / folder))
+    if (model / DECODER).is_file():
+        return from_plain(
+            DecoderConfig, read_json(model / DECODER)["decoder"], str(model / DECODER)
+        )
+    for step in steps:
+        if folder != f"{step.folder}/model":
+            continue
+        if step.job == "import_model":
+            source = Path(os.path.normpath(root.absolute() / step.inputs["source"]))
+            decoder: DecoderConfig = loaded("stamm.models.loading").config_of(find_model(source))
+            return decoder
+        if "start" in step.inputs:
+            return _decoder_of(step.inputs["start"], steps, root)
+    return None
 
 
 def _sequences(run: PretrainConfig, config: Config, root: Path) -> int | None:
@@ -195,30 +234,33 @@ def _sequences(run: PretrainConfig, config: Config, root: Path) -> int | None:
 
 def _print_result(root: Path) -> int:
     report = root / "report.html"
-    from stamm.reports.comparison import is_comparison
+    from stamm.compare.results import is_comparison
 
     if is_comparison(root):
-        from stamm.reports.comparison_job import PAGE, judgement_in
+        from stamm.compare.job import PAGE, judgement_in
 
         sys.stdout.write(f"\n{judgement_in(root).text()}\n\n")
         report = root / PAGE
     elif (root / "arms").is_dir():
-        from stamm.reports.verdict import verdict
+        from stamm.align.section import alignment_verdict
+        from stamm.compare.section import study_verdict
+        from stamm.runs.run_view import open_view
 
-        sys.stdout.write(f"\n{verdict(root).text()}\n\n")
+        result = alignment_verdict(open_view(root)) or study_verdict(root)
+        sys.stdout.write(f"\n{result.text()}\n\n")
         if (root / "corpus").is_dir():
-            from stamm.reports.corpus_result import corpus_result
+            from stamm.corpus.page.result import corpus_result
 
             sys.stdout.write(f"{corpus_result(root)}\n\n")
         for folder in sorted(root.glob("arms/*/export/*/")):
             print(f"Export: {folder}")
     elif (root / "charter").is_dir():
-        from stamm.reports.judge_section import judge_section
+        from stamm.align.page.judge import judge_section
 
-        found = judge_section(root)
-        sys.stdout.write(f"\n{found.text()}\n\n" if found else "")
+        section = judge_section(root)
+        sys.stdout.write(f"\n{section.text()}\n\n" if section else "")
     elif report.is_file():
-        from stamm.reports.corpus_result import corpus_result
+        from stamm.corpus.page.result import corpus_result
 
         sys.stdout.write(f"\n{corpus_result(root)}\n\n")
     if report.is_file():

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-from pathlib import Path
 
-from stamm.align.sampling.sample_config import SampleConfig
-from stamm.base.config import override
-from stamm.base.console import Console
-from stamm.base.errors import ConfigError
 from stamm.base.shutdown import interrupt_delayed
 from stamm.cli.arg_types import add_changes, text
-from stamm.recipes.jobs import job
-from stamm.runs.job import Workspace
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -37,18 +29,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def run(options: argparse.Namespace, verb: str) -> int:
     """Sample and print the path of the completions."""
-    config = override(SampleConfig(prompts="-"), options.changes)
-    if config.prompts == "-":
-        raise ConfigError("no prompts are given", fix="Set prompts=FILE")
     with interrupt_delayed():
-        from stamm.align.data.data_files import locate_file
-        from stamm.align.model_source import find_model
-    source = find_model(options.model, options.arm)
-    locate_file(config.prompts, "prompts")
-    folder = Path(options.out or "completions")
-    folder.mkdir(parents=True, exist_ok=True)
-    inputs = {"model": source.model, "tokenizer": source.tokenizer}
-    with contextlib.closing(Console()) as console:
-        job("sample")(config, Workspace(folder=folder, inputs=inputs, progress=console))
-    print(folder / "completions.jsonl")
+        from stamm.align.verb import sample
+    print(sample(options.model, *options.changes, arm=options.arm, out=options.out).file)
     return 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import get_args
 
-from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
-from stamm.align.rewards.score import ScoreSummary, score_file
-from stamm.base.config import override
+from stamm.align.data.dataset_reader import truncated_files
+from stamm.align.records import ScoreManifest, truncation_sentence
+from stamm.align.rewards.config import RewardConfig
+from stamm.align.verb import score
 from stamm.base.errors import visible
 from stamm.cli.arg_types import add_changes, text
 
@@ -32,43 +32,36 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def run(options: argparse.Namespace, verb: str) -> int:
     """Score the file and print a summary."""
-    data = Path(options.data)
-    config = override(ScoreConfig(), options.changes)
-    out = Path(options.out) if options.out else Path(f"{_stem(data.name)}.scored.jsonl")
-    print(_text(score_file(data, out, config)))
-    print(out)
+    scored = score(options.data, *options.changes, out=options.out)
+    print(_text(scored.record))
+    print(scored.file)
     return 0
 
 
-def _stem(name: str) -> str:
-    for ending in (".jsonl.zst", ".jsonl.gz", ".jsonl", ".json", ".parquet"):
-        if name.endswith(ending):
-            return name.removesuffix(ending)
-    return name
-
-
-def _text(summary: ScoreSummary) -> str:
+def _text(scored: ScoreManifest) -> str:
     """Rows, mean reward, ties, correlation with length, and the first bad rows."""
-    distinct = summary.distinct
+    distinct = scored.distinct_rewards
     values = "value" if distinct == 1 else "values"
     lines = [
-        f"{len(summary.rewards):,} answers, mean reward {summary.mean:.4g}, {distinct:,} {values}"
+        f"{scored.answers:,} answers, mean reward {scored.mean_reward:.4g}, {distinct:,} {values}"
     ]
     if distinct == 1:
         lines.append("All rewards are equal: preference losses learn nothing from them.")
-    if summary.tied_pairs is not None and distinct > 1:
+    if scored.tied_pairs is not None and distinct > 1:
         lines.append(
-            f"{summary.num_prompts:,} prompts: {summary.tied_pairs:.1%} of the pairs of answers to "
-            f"one prompt are ties, {summary.constant_prompts:.1%} of the prompts have one reward only"
+            f"{scored.prompts:,} prompts: {scored.tied_pairs:.1%} of the pairs of answers to "
+            f"one prompt are ties, {scored.constant_prompts:.1%} of the prompts have one reward only"
         )
-    if summary.agreement is not None:
+    if scored.agreement is not None:
         lines.append(
-            f"{summary.pairs:,} pairs: the chosen answer has the larger reward in "
-            f"{summary.agreement:.1%}, ties counted as 1/2"
+            f"{scored.answers - scored.rows:,} pairs: the chosen answer has the larger reward in "
+            f"{scored.agreement:.1%}, ties counted as 1/2"
         )
-    if summary.length_correlation is not None:
-        lines.append(f"rank correlation of reward and length {summary.length_correlation:+.3f}")
-    if summary.num_bad:
-        lines.append(f"{summary.num_bad:,} rows without a reward:")
-        lines += [f"  {visible(row.line(), 200)}" for row in summary.bad[:_SHOWN]]
+    if scored.length_correlation is not None:
+        lines.append(f"rank correlation of reward and length {scored.length_correlation:+.3f}")
+    if scored.num_bad_rows:
+        lines.append(f"{scored.num_bad_rows:,} rows without a reward:")
+        lines += [f"  {visible(row.line(), 200)}" for row in scored.bad_rows[:_SHOWN]]
+    if cut := truncation_sentence(truncated_files(scored.bad_rows)):
+        lines.append(cut)
     return "\n".join(lines)

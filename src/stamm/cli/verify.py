@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import itertools
-from pathlib import Path
 
 from stamm.base.errors import visible
-from stamm.base.schema import read_record
+from stamm.base.shutdown import interrupt_delayed
 from stamm.base.units import bytes_text
 from stamm.cli.arg_types import text
 from stamm.cli.output import print_json
-from stamm.release.checksums import SUMS, list_files
-from stamm.release.layout import RECORD, SIGNATURE
-from stamm.release.verify import verify
-from stamm.runs.schemas.release import ReleaseFile
+from stamm.release.checksums import SUMS
 
 _UNPROVED = (
     "Without a checked signature this shows damage and files that contradict each other, not who wrote the"
@@ -36,31 +31,32 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def run(options: argparse.Namespace, verb: str) -> int:
     """Print the first problem, or all; exit 1 when there is one."""
-    folder = Path(options.folder)
-    problems = verify(folder, Path(options.key) if options.key else None)
-    found = list(problems if options.all else itertools.islice(problems, 1))
-    signed = (folder / SIGNATURE).is_file()
+    with interrupt_delayed():
+        from stamm.release.verification import verify
+    verification = verify(options.folder, all=options.all, key=options.key)
     if options.json:
         print_json(
             {
-                "folder": str(folder),
-                "problems": [{"file": one.file, "what": one.what} for one in found],
-                "complete": options.all,
-                "signature": _signature(options, signed, bool(found)),
+                "folder": str(verification.folder),
+                "problems": [
+                    {"file": problem.file, "what": problem.what}
+                    for problem in verification.problems
+                ],
+                "complete": verification.complete,
+                "signature": verification.signature,
             }
         )
-        return 1 if found else 0
-    for one in found:
-        print(f"{visible(one.file, 400)} {visible(one.what, 400)}")
-    if found:
+        return 1 if verification.problems else 0
+    for problem in verification.problems:
+        print(f"{visible(problem.file, 400)} {visible(problem.what, 400)}")
+    if verification.problems:
         return 1
-    names = list_files(folder)
-    size = sum((folder / name).stat().st_size for name in names)
+    sizes = verification.files
     print(
-        f"{folder}: {len(names)} files, {bytes_text(size)}: every file has the SHA-256 in {SUMS}, and the"
-        " records and the card agree with the weights"
+        f"{verification.folder}: {len(sizes)} files, {bytes_text(sum(sizes.values()))}: every file has the SHA-256 in"
+        f" {SUMS}, and the records and the card agree with the weights"
     )
-    unknown = read_record(ReleaseFile, folder / RECORD).without_receipt
+    unknown = verification.record.without_receipt
     if unknown:
         shown = ", ".join(visible(name, 80) for name in unknown[:8]) + ", …" * (len(unknown) > 8)
         print(
@@ -68,15 +64,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
         )
     if options.key:
         print(f"signed by the private key of {options.key}")
-    elif signed:
+    elif verification.signed:
         print(f"signed; name the public key with --key to check the signature. {_UNPROVED}")
     else:
         print(f"not signed. {_UNPROVED}")
     return 0
-
-
-def _signature(options: argparse.Namespace, signed: bool, found: bool) -> str | None:
-    """It is the last check: without --all a problem before it ends the checks."""
-    if options.key and (options.all or not found):
-        return "checked"
-    return "not checked" if signed or options.key else None

@@ -114,10 +114,10 @@ def _fitting(body: bytes, declared: list[str]) -> str:
             continue
         text = body.decode(encoding or _detected(body), errors="replace")
         letters = len(text) - len(text.encode("ascii", "ignore"))
-        wrong = max(text.count("\ufffd") - 1, 0) / max(letters, 1)
-        if wrong <= (_MOST_WRONG_UTF8 if encoding == "utf-8" else _MOST_WRONG):
+        wrong_share = max(text.count("\ufffd") - 1, 0) / max(letters, 1)
+        if wrong_share <= (_MOST_WRONG_UTF8 if encoding == "utf-8" else _MOST_WRONG):
             return text
-        least = min(least, wrong)
+        least = min(least, wrong_share)
     raise UndecodableError(
         f"over {int(100 * least)} % of its characters beyond ASCII are wrong in "
         f"{', '.join(encodings)} and {_detected(body)}"

@@ -1,6 +1,7 @@
-"""Configuration of the corpus: inputs, consent, document filters, global filters, canaries.
+"""Configuration of the corpus: inputs, document and global filters, canaries, packing, opt-out replay.
 
-Torch-free and light: the command line reads these classes to print a recipe.
+Torch-free and light: the command line reads these classes to print a recipe. The parts with a folder of
+their own are configured there.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from typing import ClassVar, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from stamm.base.config import validate
 from stamm.base.user_code import NAMES_CODE, is_reference
-from stamm.corpus.canaries.config import CanariesConfig, InjectionConfig, ProbesConfig
 from stamm.corpus.classifiers.config import ThresholdConfig
-from stamm.corpus.consent.config import ConsentConfig
+from stamm.corpus.consent.agents import APERTUS_AGENTS, fill_agents
+from stamm.corpus.consent.config import ConsentConfig, Policy
 from stamm.corpus.contamination.config import ContaminationConfig
 from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.language.config import SHIPPED_MODEL, LanguageConfig
@@ -22,6 +23,185 @@ from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.limits import LARGEST_SEED, FieldNames, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.quality.config import SHIPPED_THRESHOLDS, QualityConfig
+
+Kind = Literal[
+    "random_characters",
+    "random_words",
+    "secret",
+    "rewrapped",
+    "indented",
+    "prefixed",
+    "prefixed_words",
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PROBES = "probes.json"
+PROBES_SCHEMA = 1
+PROBES_SHARD = "00000"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanariesConfig:
+    """Canaries planted in the training stream, by kind and number of repeats.
+
+    kinds         random_characters, random_words, secret: the same text each time.
+                  rewrapped, indented, prefixed: a passage of the probes' books, each time laid out
+                  in another way or behind another beginning. prefixed_words: random words so
+    per_bucket    canaries of each kind for each repeat count
+    repeats       how often the text of a canary occurs in the stream (0: never, the control)
+    words         words in a text of random words; a text of random characters or a secret is about
+                  as long
+    prefix_words  random words before each copy of what is prefixed
+    """
+
+    kinds: tuple[Kind, ...] = KINDS
+    per_bucket: int = 4
+    repeats: tuple[int, ...] = (0, 1, 4, 16, 32)
+    words: int = 160
+    prefix_words: int = 20
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("kinds", len(self.kinds) > 0, "is empty: name at least one kind"),
+            ("kinds", len(set(self.kinds)) == len(self.kinds), "names a kind twice"),
+            ("per_bucket", 1 <= self.per_bucket <= 10_000, "must lie in 1 to 10000"),
+            ("repeats", len(self.repeats) > 0, "is empty: name at least one repeat count"),
+            ("repeats", min(self.repeats, default=0) >= 0, "must not be negative"),
+            ("repeats", max(self.repeats, default=0) <= 100_000, "must not exceed 100000"),
+            ("repeats", len(set(self.repeats)) == len(self.repeats), "names a count twice"),
+            ("words", 8 <= self.words <= 100_000, "must lie in 8 to 100000"),
+            ("prefix_words", 4 <= self.prefix_words <= 1000, "must lie in 4 to 1000"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbesConfig:
+    """Passages planted to measure memorization later: how many, and how often each is repeated.
+
+    books                a JSONL of public-domain texts ("package:probe_books.jsonl.zst")
+    passages_per_bucket  distinct passages for each repeat count
+    repeats              how often a passage of each bucket occurs in the training stream
+                         (0: never, the control)
+    shortest, longest    bounds of a passage, in characters
+    """
+
+    books: str
+    passages_per_bucket: int = 8
+    repeats: tuple[int, ...] = (0, 1, 4, 16, 32)
+    shortest: int = 900
+    longest: int = 1200
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("passages_per_bucket", self.passages_per_bucket >= 1, "must be at least 1"),
+            ("repeats", len(self.repeats) > 0, "is empty: name at least one repeat count"),
+            ("repeats", min(self.repeats, default=0) >= 0, "must not be negative"),
+            ("repeats", len(set(self.repeats)) == len(self.repeats), "names a count twice"),
+            ("shortest", self.shortest >= 1, "must be at least 1 character"),
+            ("longest", self.longest > self.shortest, f"must exceed shortest = {self.shortest}"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InjectionConfig:
+    """Probes and canaries injected into the corpus. They are cleaned like every other document."""
+
+    probes: ProbesConfig
+    canaries: CanariesConfig | None = None
+    pii: PiiConfig = field(default_factory=PiiConfig)
+    limits: ReadLimits = field(default_factory=ReadLimits)
+    seed: int = 28
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceShare:
+    """A source's part of a stage, by weight or by epochs.
+
+    source       pattern for the documents' `source` ("fineweb*"); the first share that fits counts
+    language     pattern for their language ("deu_*")
+    weight       share of the stage's tokens, relative to the weights of the others
+    epochs       how often it is read in this stage (.5: the next half of it); instead of a weight
+    most_epochs  a weight by which it would be read more often, with all earlier stages, is an error
+    """
+
+    source: str = "*"
+    language: str = "*"
+    weight: float | None = None
+    epochs: float | None = None
+    most_epochs: float = 4.0
+
+    def __post_init__(self) -> None:
+        is_one_given = (self.weight is None) != (self.epochs is None)
+        validate(
+            self,
+            ("weight", is_one_given, f"and epochs = {self.epochs}: give one of the two"),
+            ("weight", self.weight is None or self.weight > 0, "must be positive"),
+            ("epochs", self.epochs is None or self.epochs > 0, "must be positive"),
+            ("most_epochs", self.most_epochs > 0, "must be positive"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A stretch of the training stream with a mixture of its own.
+
+    tokens   its length, split among the sources by their weights; None when they have epochs
+    """
+
+    name: str
+    sources: tuple[SourceShare, ...]
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        weighted = [share for share in self.sources if share.weight is not None]
+        mixed = bool(weighted) and len(weighted) < len(self.sources)
+        validate(
+            self,
+            ("name", self.name.isidentifier(), "must be letters, digits and _"),
+            ("sources", bool(self.sources), "is empty"),
+            ("sources", not mixed, "gives some sources a weight and others epochs"),
+            (
+                "tokens",
+                (self.tokens is not None) == bool(weighted),
+                "must be given when the sources have weights, and only then",
+            ),
+            ("tokens", self.tokens is None or self.tokens >= 1, "must be at least 1"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackConfig:
+    """Token shards in a fixed order.
+
+    shard_tokens  a shard is closed by the document that reaches this many tokens
+    seed          decides the order of documents
+    stages        mixtures one after another; none: every document once
+    planted_in    the stage that holds what is planted; "" for the first
+    memory_gib    what sorting may take before it uses the disk
+    """
+
+    shard_tokens: int = 100_000_000
+    seed: int = 28
+    stages: tuple[Stage, ...] = ()
+    planted_in: str = ""
+    memory_gib: float = 2.0
+
+    def __post_init__(self) -> None:
+        names = [stage.name for stage in self.stages]
+        validate(
+            self,
+            ("shard_tokens", self.shard_tokens >= 1, "must be at least 1"),
+            ("seed", 0 <= self.seed <= LARGEST_SEED, "must lie in [0, 2^63)"),
+            ("stages", len(set(names)) == len(names), "has two stages of one name"),
+            (
+                "planted_in",
+                self.planted_in in ("", *names),
+                f"names no stage; there are {', '.join(names) or 'none'}",
+            ),
+            ("memory_gib", self.memory_gib >= 0.125, "must be at least 0.125"),
+        )
+
 
 C = TypeVar("C")
 _REPOSITORY = re.compile(r"[^=]+=[a-z][a-z0-9+.-]*://[^\s#]+")
@@ -50,12 +230,6 @@ class FilterConfig:
     dedup           near-duplicates; None: only equal texts are duplicates
     filters         corpus filters of the user's own, "mine.py:MyFilter", applied in this order
     """
-
-    FORMER_KEYS: ClassVar = {  # of version 0.1
-        "duplicates": "dedup",
-        "toxicity_head": "toxicity_classifier",
-        "quality_head": "quality_classifier",
-    }
 
     inputs: tuple[str, ...]
     repositories: tuple[str, ...] = ()
@@ -124,10 +298,6 @@ class GlobalFilterConfig:
     memory_gib    memory for sorting and grouping before the disk is used
     """
 
-    FORMER_KEYS: ClassVar = {  # of version 0.1
-        "duplicates": "dedup",
-    }
-
     toxicity_cut: ThresholdConfig = field(default_factory=ThresholdConfig)
     quality_cut: ThresholdConfig = field(default_factory=lambda: ThresholdConfig(share=0.33))
     dedup: DedupConfig | None = field(default_factory=DedupConfig)
@@ -188,3 +358,46 @@ class CorpusConfig(FilterConfig, GlobalFilterConfig):
 
 def _narrowed(config: CorpusConfig, kind: type[C]) -> C:
     return kind(**{f.name: getattr(config, f.name) for f in fields(kind)})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig:
+    """Opt-out signals, newer than the corpus, that are applied to a finished corpus.
+
+    robots        snapshots of robots.txt, newer than those of the corpus
+    domains       lists of opted-out domains
+    deletions     text files of deletion requests: one URL, document_id or sha256:… of a URL per line
+    agents        crawler names to check, or lists of them, as in ConsentConfig; none: those that the
+                  finished corpus was checked for
+    agents_source source, date and hash of the names; filled in automatically
+    unreachable   policy for a host that allowed before and does not answer now; likewise unparsable
+    memory_gib    memory for sorting and grouping before the disk is used
+    """
+
+    robots: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+    deletions: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    agents_source: str = ""
+    unreachable: Policy = "allow"
+    unparsable: Policy = "allow"
+    limits: ReadLimits = field(default_factory=ReadLimits)
+    memory_gib: float = 2.0
+
+    def __post_init__(self) -> None:
+        fill_agents(self)
+        validate(self, ("memory_gib", self.memory_gib >= 0.125, "must be at least 0.125"))
+
+    @property
+    def consent(self) -> ConsentConfig:
+        """The policy by which newer answers are read; a host that gave none keeps its old one."""
+        return ConsentConfig(
+            # Without agents there are no newer robots.txt files to read (recipes.replay).
+            agents=self.agents or APERTUS_AGENTS,
+            agents_source=self.agents_source,
+            unknown_host="allow",
+            unreachable=self.unreachable,
+            unparsable=self.unparsable,
+            unread_terms="allow",
+            no_url="allow",
+        )

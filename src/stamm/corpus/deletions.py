@@ -1,8 +1,7 @@
 """Deletion requests: a text file with one per line, and the outcome of each.
 
 A line is a URL (https://…), a document_id of the ledger (32 hexadecimal digits), or "sha256:" with
-the SHA-256 of a URL that is not to be disclosed: as in the ledger, or normalized
-(addresses.normal_address).
+the SHA-256 of a URL that is not to be disclosed: as in the ledger, or normalized (`normal_address`).
 
 A fragment ("#…") is ignored for pages. It identifies the files of a repository: there a request with
 a fragment means one file, and one without means all of them.
@@ -17,11 +16,45 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from stamm.base.errors import DataError
-from stamm.corpus.addresses import normal_address, normal_fragment
-from stamm.corpus.records import ID_DIGITS, LONGEST_FIELD, clean_field
+from stamm.corpus.consent.hosts import normalize_host
+from stamm.corpus.consent.robots_matcher import decoded, escaped, path_of
+from stamm.corpus.documents import ID_DIGITS, LONGEST_FIELD, clean_field
+from stamm.corpus.tables import columns
+
+
+def normal_address(url: str) -> str:
+    """The normalized form of a URL.
+
+    Scheme and host in lower case, the host in ASCII without final dot, default port and user
+    name; "/" for no path; the fragment left out; percent-encoding in capitals, of blanks and of
+    non-ASCII characters, never of letters, digits, "-", ".", "_" and "~"; no invisible characters.
+
+    Edge     text without a host is unchanged, except for invisible characters.
+    Source   RFC 3986, 6.2.2 and 6.2.3; RFC 3987, 3.1
+    Checked  tests/unit/corpus/test_deletions.py
+    """
+    cleaned = clean_field(url).strip()
+    scheme, colon, _ = cleaned.partition("://")
+    try:
+        host = normalize_host(cleaned)
+    except ValueError:
+        host = ""
+    if not host or not colon:
+        return cleaned
+    return f"{scheme.lower()}://{host}{_spelled(path_of(cleaned))}"
+
+
+def normal_fragment(url: str) -> str:
+    """The fragment that `normal_address` drops, normalized, with its "#"; "" without one."""
+    _, mark, fragment = clean_field(url).strip().partition("#")
+    return mark + _spelled(fragment) if fragment else ""
+
+
+def _spelled(text: str) -> str:
+    octets = escaped(text.encode("utf-8", "surrogatepass")).replace(b" ", b"%20")
+    return decoded(octets).decode("ascii")
+
 
 _IDENTIFIER = re.compile(rf"[0-9a-f]{{{ID_DIGITS}}}")
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
@@ -29,16 +62,7 @@ _LONGEST_LINE = 2 * LONGEST_FIELD
 _MOST_BYTES = 2**30
 _LISTED = 100
 
-REQUESTS_SCHEMA = pa.schema(
-    [
-        ("list", pa.string()),
-        ("line", pa.int64()),
-        ("kind", pa.string()),
-        ("key", pa.string()),
-        ("withdrawn", pa.int64()),
-        ("out_before", pa.int64()),
-    ]
-)
+REQUESTS_SCHEMA = columns("list line:int64 kind key withdrawn:int64 out_before:int64")
 """One row per request: documents that it removed, and records that were dropped before. The key is
 the SHA-256 of the URL, or the document_id; the URL itself is not stored."""
 
@@ -152,10 +176,10 @@ def unmatched_text(counts: Mapping[str, Any], shown: int = 10) -> str:
         return ""
     first: Sequence[Mapping[str, Any]] = counts["first_unmatched"][:shown]
     lines = ", ".join(f"{row['list']} line {row['line']}" for row in first)
-    more = counts["unmatched"] - len(first)
+    num_hidden = counts["unmatched"] - len(first)
     return (
         f"{counts['unmatched']} of {counts['asked']} deletion requests match no input record: "
-        f"{lines}" + (f", and {more} more" if more else "")
+        f"{lines}" + (f", and {num_hidden} more" if num_hidden else "")
     )
 
 

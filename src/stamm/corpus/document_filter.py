@@ -1,9 +1,11 @@
-"""Document filters: consent, extraction, licence, language, quality, contamination, PII, own filters."""
+"""Document filters: consent and extraction, then the corpus filters in their order.
+
+The built-in corpus filters are written against the protocol of a user's filter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stamm.base.stopwatch import Stopwatch
@@ -12,62 +14,213 @@ from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.policies import ConsentPolicies
 from stamm.corpus.consent.signals import PageRefusal, unread_terms
 from stamm.corpus.contamination.index import Index, hits_text
-from stamm.corpus.corpus_filter import FILTER_COLUMNS, FilterDocument, LoadedFilter, load_filters
+from stamm.corpus.corpus_filter import (
+    FILLED,
+    FILTER_COLUMNS,
+    CorpusFilter,
+    FilterDocument,
+    FilterResult,
+    Value,
+    added_by,
+    in_order,
+    load_filters,
+)
 from stamm.corpus.dedup.shingles import hash_words
+from stamm.corpus.documents import LONGEST_FIELD, InputRecord, Signals, UnreadableRecord
 from stamm.corpus.extract import ExtractedPage, UnusablePageError, extract
-from stamm.corpus.language.declared import UNDETERMINED, declared_language, language_tag
+from stamm.corpus.language.codes import UNDETERMINED, declared_language, language_tag
+from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
+from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.licences.expression import licence_verdict
 from stamm.corpus.licences.names import spdx_expression
 from stamm.corpus.licences.page import page_licence
+from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import replace_pii
+from stamm.corpus.quality.config import QualityConfig
 from stamm.corpus.quality.rules import QualityFilter
-from stamm.corpus.records import LONGEST_FIELD, InputRecord, Signals, UnreadableRecord
 
 
-@dataclass(frozen=True, kw_only=True)
-class FilterTools:
-    """Models and indexes of the document filters; None where they are not configured."""
+def _filled(*names: str) -> Mapping[str, Value]:
+    return {name: FILLED[name] for name in names}
 
-    language: LanguageIdentifier | None = None
-    quality: QualityFilter | None = None
-    contamination: Index | None = None
-    toxicity_classifier: TextClassifier | None = None
-    quality_classifier: TextClassifier | None = None
-    filters: tuple[LoadedFilter, ...] = ()
 
-    @classmethod
-    def of(
-        cls,
-        config: FilterConfig,
-        index: Index | None,
-        toxicity: Path | None,
-        quality: Path | None,
-        filters: Sequence[str],
-    ) -> FilterTools:
-        """Load what the configuration needs, once in a process.
+class LengthRule:
+    """Drops texts with fewer characters than `shortest`."""
 
-        index               of the evaluation texts, if any
-        toxicity, quality   folders of the classifiers
-        filters             references of corpus filters
-        """
-        return cls(
-            language=LanguageIdentifier(config.language) if config.language else None,
-            quality=QualityFilter(config.quality) if config.quality else None,
-            contamination=index,
-            toxicity_classifier=TextClassifier.load(toxicity) if toxicity else None,
-            quality_classifier=TextClassifier.load(quality) if quality else None,
-            filters=load_filters(filters),
+    name = "length"
+    reasons = ("too_short",)
+
+    def __init__(self, shortest: int) -> None:
+        self._shortest = shortest
+
+    def __call__(self, document: FilterDocument) -> FilterResult | None:
+        """Whether the text is long enough."""
+        if len(document.text.strip()) >= self._shortest:
+            return None
+        return FilterResult(drop="", reason="too_short")
+
+
+class LicenceRule:
+    """Drops documents whose licence is not allowed; names that of the page where the input has none."""
+
+    name = "licence"
+    reasons = ("licence_denied", "licence_unknown")
+    columns = _filled("licence", "licence_basis")
+
+    def __init__(self, config: LicenceConfig) -> None:
+        self._config = config
+
+    def __call__(self, document: FilterDocument) -> FilterResult | None:
+        """The verdict on the licence of the input, else on that of the page's markup."""
+        unknown = self._config.unknown
+        expression, columns = spdx_expression(document.licence), {}
+        if not document.licence:
+            licence = page_licence(document.marks, document.metas, document.signals.values("link"))
+            expression = licence.expression
+            basis = licence.evidence[0].signal if licence.evidence else ""
+            columns = {"licence": expression, "licence_basis": basis}
+        verdict = licence_verdict(expression, self._config)
+        is_own = unknown == "own" and not document.url and not (document.licence or expression)
+        if verdict == "denied" or (verdict == "unknown" and unknown != "allow" and not is_own):
+            return FilterResult(drop="", reason=f"licence_{verdict}", columns=columns)
+        return FilterResult(columns=columns)
+
+
+class LanguageRule:
+    """Names the language: of the input, else identified, else declared by the page."""
+
+    name = "language"
+    columns = _filled(
+        "language", "language_own", "language_own_score", "language_other", "language_other_score"
+    )
+
+    def __init__(self, config: LanguageConfig | None) -> None:
+        self._identifier = LanguageIdentifier(config) if config else None
+
+    def __call__(self, document: FilterDocument) -> FilterResult:
+        """The language, with the guesses of both models where it is identified."""
+        text = document.text
+        declared = declared_language(document.declared_language, text)
+        columns: dict[str, str | float] = {}
+        identified = UNDETERMINED
+        if self._identifier is not None:
+            guess = self._identifier.identify(text)
+            columns |= {"language_own": guess.own, "language_own_score": guess.own_score}
+            columns |= {"language_other": guess.other, "language_other_score": guess.other_score}
+            identified = guess.language
+        named = identified if identified != UNDETERMINED else declared
+        columns["language"] = language_tag(document.given_language, text) or named
+        return FilterResult(columns=columns)
+
+
+class QualityBoundsRule:
+    """Drops documents that break a quality rule, named in the detail."""
+
+    name = "quality"
+    columns = _filled("quality_basis")
+
+    def __init__(self, config: QualityConfig) -> None:
+        self._filter = QualityFilter(config)
+
+    def __call__(self, document: FilterDocument) -> FilterResult:
+        """The verdict of the first rule that is broken."""
+        verdict = self._filter.judge(document.text, document.language)
+        detail = f"{verdict.rule}: {verdict.value:.4g}, bound {verdict.bound:.4g}"
+        return FilterResult(
+            drop=detail if verdict.rule else None, columns={"quality_basis": verdict.basis}
         )
+
+
+class ContaminationRule:
+    """Drops documents that contain an evaluation text, named in the detail."""
+
+    name = "contamination"
+    reasons = ("contaminated",)
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def __call__(self, document: FilterDocument) -> FilterResult | None:
+        """Whether the index finds an evaluation text."""
+        hits = self._index.hits(hash_words(document.text))
+        return FilterResult(drop=hits_text(hits), reason="contaminated") if hits else None
+
+
+class ClassifierScores:
+    """Scores toxicity and quality; thresholds are applied over all documents."""
+
+    name = "classifiers"
+    columns = _filled("toxicity", "quality")
+
+    def __init__(self, **folders: Path | None) -> None:
+        self._classifiers = {
+            column: TextClassifier.load(folder) for column, folder in folders.items() if folder
+        }
+
+    def __call__(self, document: FilterDocument) -> FilterResult:
+        """The score of each classifier."""
+        return FilterResult(
+            columns={
+                column: classifier.score(document.text, document.language)
+                for column, classifier in self._classifiers.items()
+            }
+        )
+
+
+class PiiMarkers:
+    """Replaces personal data by markers, and counts them by kind."""
+
+    name = "pii"
+    columns = _filled(*(f"pii_{kind}" for kind in PII_KINDS))
+
+    def __init__(self, config: PiiConfig) -> None:
+        self._config = config
+
+    def __call__(self, document: FilterDocument) -> FilterResult:
+        """The text with markers."""
+        cleaned = replace_pii(document.text, self._config, document.language)
+        counts = {f"pii_{kind}": getattr(cleaned, kind) for kind in PII_KINDS}
+        return FilterResult(text=cleaned.text, columns=counts)
+
+
+def built_in_filters(
+    config: FilterConfig, index: Index | None, toxicity: Path | None, quality: Path | None
+) -> list[CorpusFilter]:
+    """The built-in filters that the configuration asks for, loaded once in a process.
+
+    index               of the evaluation texts, if any
+    toxicity, quality   folders of the classifiers
+    """
+    filters: list[CorpusFilter | None] = [
+        LengthRule(config.shortest),
+        LicenceRule(config.licences) if config.licences else None,
+        LanguageRule(config.language),
+        QualityBoundsRule(config.quality) if config.quality else None,
+        ContaminationRule(index) if index is not None else None,
+        ClassifierScores(toxicity=toxicity, quality=quality) if toxicity or quality else None,
+        PiiMarkers(config.pii),
+    ]
+    return [function for function in filters if function is not None]
 
 
 class DocumentFilter:
     """Filters documents one at a time; the result does not depend on earlier ones."""
 
-    def __init__(self, config: FilterConfig, tools: FilterTools) -> None:
+    def __init__(
+        self,
+        config: FilterConfig,
+        index: Index | None,
+        toxicity: Path | None,
+        quality: Path | None,
+        filters: Sequence[str],
+    ) -> None:
+        """Load the index, the classifiers of the folders and the user's filters, once in a process."""
         self._config = config
-        self._tools = tools
+        own = load_filters(filters)
+        self._filters = in_order(built_in_filters(config, index, toxicity, quality), own)
+        self.columns = added_by(own)
 
     def apply(
         self,
@@ -86,6 +239,7 @@ class DocumentFilter:
             input_position=record.place.position,
             path=record.path,
             url=record.url,
+            own=dict(self.columns),
         )
         if isinstance(record, UnreadableRecord):
             row.reason, row.detail, row.bytes_in = record.reason, record.detail, record.size
@@ -153,104 +307,25 @@ class DocumentFilter:
     def _filtered_text(
         self, record: InputRecord, row: LedgerRow, page: ExtractedPage, stopwatch: Stopwatch
     ) -> str:
-        """The text as kept; "" with a reason in `row` when the document is dropped."""
-        if len(page.text.strip()) < self._config.shortest:
-            row.reason = "too_short"
-            return ""
-        licensed = self._licensed(record, row, page)
-        stopwatch.add("licence")
-        if not licensed:
-            return ""
-        self._name_language(record, row, page)
-        stopwatch.add("language")
-        good = self._good(page.text, row)
-        stopwatch.add("quality")
-        if not good:
-            return ""
-        clean = self._uncontaminated(page.text, row)
-        stopwatch.add("contamination")
-        if not clean:
-            return ""
-        self._score(page.text, row)
-        stopwatch.add("classifiers")
-        text = self._without_personal_data(page.text, row)
-        stopwatch.add("pii")
-        kept = self._passes_filters(text, row)
-        if self._tools.filters:
-            stopwatch.add("filters")
-        return text if kept else ""
-
-    def _licensed(self, record: InputRecord, row: LedgerRow, page: ExtractedPage) -> bool:
-        config = self._config.licences
-        if config is None:
-            return True
-        expression = spdx_expression(row.licence)
-        if not row.licence:
-            found = page_licence(page.marks, page.metas, record.signals.values("link"))
-            expression = row.licence = found.expression
-            row.licence_basis = found.evidence[0].signal if found.evidence else ""
-        verdict = licence_verdict(expression, config)
-        is_own = config.unknown == "own" and not record.url and not row.licence
-        unknown = verdict == "unknown" and config.unknown != "allow" and not is_own
-        if verdict == "denied" or unknown:
-            row.reason = f"licence_{verdict}"
-            return False
-        return True
-
-    def _name_language(self, record: InputRecord, row: LedgerRow, page: ExtractedPage) -> None:
-        declared = declared_language(page.lang, page.text)
-        identified = UNDETERMINED
-        if self._tools.language is not None:
-            guess = self._tools.language.identify(page.text)
-            row.language_own, row.language_own_score = guess.own, guess.own_score
-            row.language_other, row.language_other_score = guess.other, guess.other_score
-            identified = guess.language
-        named = identified if identified != UNDETERMINED else declared
-        row.language = language_tag(record.language, page.text) or named
-
-    def _good(self, text: str, row: LedgerRow) -> bool:
-        if self._tools.quality is None:
-            return True
-        result = self._tools.quality.judge(text, row.language)
-        row.quality_basis = result.basis
-        if result.rule:
-            row.reason = "quality"
-            row.detail = f"{result.rule}: {result.value:.4g}, bound {result.bound:.4g}"
-        return not result.rule
-
-    def _uncontaminated(self, text: str, row: LedgerRow) -> bool:
-        if self._tools.contamination is None:
-            return True
-        hits = self._tools.contamination.hits(hash_words(text))
-        if hits:
-            row.reason, row.detail = "contaminated", hits_text(hits)
-        return not hits
-
-    def _score(self, text: str, row: LedgerRow) -> None:
-        if self._tools.toxicity_classifier is not None:
-            row.toxicity = self._tools.toxicity_classifier.score(text, row.language)
-        if self._tools.quality_classifier is not None:
-            row.quality = self._tools.quality_classifier.score(text, row.language)
-
-    def _without_personal_data(self, text: str, row: LedgerRow) -> str:
-        cleaned = replace_pii(text, self._config.pii, row.language)
-        for kind in PII_KINDS:
-            setattr(row, f"pii_{kind}", getattr(cleaned, kind))
-        return cleaned.text
-
-    def _passes_filters(self, text: str, row: LedgerRow) -> bool:
-        """Whether every corpus filter keeps the document; the first that does not is its reason."""
-        if not self._tools.filters:
-            return True
+        """The text as kept; "" with a reason in `row` when a filter drops the document."""
         document = FilterDocument(
-            text=text, **{name: getattr(row, name) for name in FILTER_COLUMNS}
+            text=page.text,
+            given_language=record.language,
+            declared_language=page.lang,
+            marks=page.marks,
+            metas=page.metas,
+            signals=record.signals,
+            **{name: getattr(row, name) for name in FILTER_COLUMNS},
         )
-        for each in self._tools.filters:
-            detail = each.apply(document)
-            if detail is not None:
-                row.reason, row.detail = each.name, detail
-                return False
-        return True
+        for loaded in self._filters:
+            result = loaded.apply(document)
+            stopwatch.add("filters" if loaded.reference else loaded.name)
+            row.fill(result.columns)
+            if result.drop is not None:
+                row.reason, row.detail = result.reason, result.drop
+                return ""
+            document = document.after(result)
+        return document.text
 
 
 def _refused(row: LedgerRow, refusal: PageRefusal | None) -> bool:

@@ -14,9 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
+from stamm.base.sandbox import apart
 from stamm.base.units import bytes_text
 from stamm.corpus.charset import UndecodableError, decode
 from stamm.corpus.consent.terms import LONGEST_RSL, RSL_TYPE
+from stamm.corpus.documents import LONGEST_FIELD
 from stamm.corpus.licences.markup import LicenceMark, licence_marks
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.page_tree import (
@@ -28,24 +30,23 @@ from stamm.corpus.page_tree import (
     without_marks,
     write_out,
 )
-from stamm.corpus.records import LONGEST_FIELD
-from stamm.corpus.sandbox import apart
+from stamm.corpus.streams import UnusableError
 
 _META_TAGS = 100
 _META_LETTERS = 1000
 _MOST_LICENCES = 8
-# Extraction takes some 0.3 microseconds for each element and level above it.
+# Extraction takes about 0.3 microseconds for each element and level above it.
 _MOST_LEVELS = 20_000_000
 # Bounds for a page that may be costly. Normal ones are far below: 200,000 tags take 5 s.
 _CPU_S = 30
 _MEMORY_BYTES = 2**30
-# Below these no page was found that takes over 5 s; `_is_cheap` has the superlinear costs.
+# No page below these bounds was measured to take over 5 s; `_is_cheap` has the superlinear costs.
 _FEW_TAGS = 1000
 _MOST_ELEMENTS = 1_000_000
 _MOST_OPTIONS = 10_000
 _MOST_ATTRIBUTES = 40_000
 _FORMATTING = "b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u"
-# In capital and small letters by sets: that is many times faster than ignoring case.
+# Sets of both cases of each letter, which are many times faster than re.IGNORECASE.
 _NAMES = re.sub("[a-z]", lambda letter: f"[{letter[0]}{letter[0].upper()}]", _FORMATTING)
 _OPENED = re.compile(rf"<(?:{_NAMES})[\s/>]")
 # Strict, so that the end of the tag is unambiguous; only text before its end tag.
@@ -61,7 +62,7 @@ _MEDIA = (
 # The element with the content, if there is just one such and it has most of the text.
 _CONTENT_ELEMENTS = ('[itemprop~="articleBody"]', "article")
 
-# The second reading has no rules but these.
+# The extraction without other rules leaves out these elements only.
 _NOT_READ = ("nav", "header", "footer", "aside", "form", "figure", *_MEDIA[:-1])
 _LONG_LINE = 20  # letters; shorter lines are often links and labels
 _LIST_ITEM = re.compile(r"\s*(?:•|\d+\.)?\s*")
@@ -89,13 +90,8 @@ class ExtractedPage:
     letters_lost: float = 0.0
 
 
-class UnusablePageError(Exception):
+class UnusablePageError(UnusableError):
     """A page that costs too much, or is not text: a ledger reason and its detail."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        self.reason = reason
-        self.detail = detail
-        super().__init__(f"{reason}: {detail}")
 
 
 def extract(body: bytes, charset: str | None, limits: ReadLimits) -> ExtractedPage:
@@ -180,9 +176,9 @@ def _rsl(tree: HTMLTree) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The RSL licences in a page, and the addresses of those that it names."""
     if tree.document is None:
         return (), ()
-    found = tree.document.query_selector_all(f'script[type="{RSL_TYPE}" i]')[:_MOST_LICENCES]
+    scripts = tree.document.query_selector_all(f'script[type="{RSL_TYPE}" i]')[:_MOST_LICENCES]
     links = tree.document.query_selector_all(f'link[type="{RSL_TYPE}" i]')[:_MOST_LICENCES]
-    licences = [without_marks(script.text or "")[:LONGEST_RSL] for script in found]
+    licences = [without_marks(script.text or "")[:LONGEST_RSL] for script in scripts]
     addresses = [(link.get_attribute("href") or "no address")[:LONGEST_FIELD] for link in links]
     return tuple(licences), tuple(addresses)
 
@@ -283,9 +279,6 @@ def _metas(tree: HTMLTree) -> tuple[tuple[str, str], ...]:
 
 
 def _deeper_than(tree: HTMLTree, limit: int) -> bool:
-    """Whether elements are nested beyond `limit`.
-
-    Asked as a selector, which the parser's library answers some 50 times faster than a walk here.
-    """
+    """Whether elements are nested beyond `limit`; a selector is 50 times as fast as a walk."""
     chain = ">".join("*" * (limit + 1))
     return tree.document is not None and tree.document.query_selector(chain) is not None

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
@@ -29,52 +28,41 @@ from stamm.base.user_code import code_files
 from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
-from stamm.corpus.consent.snapshot_index import index_snapshots
+from stamm.corpus.consent.snapshot import index_snapshots
 from stamm.corpus.consent.terms import terms_kind
 from stamm.corpus.contamination.index import build_index, load_index
 from stamm.corpus.contamination.items import read_sets
 from stamm.corpus.corpus_filter import at_absolute_path
 from stamm.corpus.dedup.cluster import keys_row, keys_schema
 from stamm.corpus.dedup.config import DedupConfig
-from stamm.corpus.dedup.exact import text_key
-from stamm.corpus.dedup.minhash import EMPTY_VALUE, minhash
-from stamm.corpus.dedup.shingles import hash_words
-from stamm.corpus.document_filter import DocumentFilter, FilterTools
-from stamm.corpus.formats import check_kind, is_archive, is_repository, is_text
-from stamm.corpus.inputs import SKIPPED_FILES, expand, locate, skipped_files, skipped_text
-from stamm.corpus.ledger import KEPT, LEDGER_SCHEMA, UNSCORED, LedgerRow
+from stamm.corpus.dedup.shingles import EMPTY_VALUE, hash_words, minhash, text_key
+from stamm.corpus.document_filter import DocumentFilter
+from stamm.corpus.documents import InputRecord
+from stamm.corpus.inputs import (
+    SKIPPED_FILES,
+    check_kind,
+    expand,
+    is_archive,
+    is_repository,
+    is_text,
+    locate,
+    skipped_files,
+    skipped_text,
+)
+from stamm.corpus.ledger import KEPT, UNSCORED, LedgerRow
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.rows import FieldUse, field_lines
 from stamm.corpus.readers.warc import archived_robots
-from stamm.corpus.records import InputRecord
-from stamm.corpus.tables import TableWriter, part
+from stamm.corpus.tables import TableWriter, columns, part, with_columns
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import run_shards
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
 
-SCREENED_SCHEMA = pa.schema(
-    [
-        ("shard", pa.int32()),
-        ("position", pa.int64()),
-        ("document_id", pa.string()),
-        ("text", pa.string()),
-        ("url", pa.string()),
-        ("source", pa.string()),
-        ("licence", pa.string()),
-        ("language", pa.string()),
-    ]
-)
+SCREENED_SCHEMA = columns("shard:int32 position:int64 document_id text url source licence language")
 """Documents kept so far. `position` counts the records of the shard, from 0."""
 
-CANDIDATES_SCHEMA = pa.schema(
-    [
-        ("shard", pa.int32()),
-        ("position", pa.int64()),
-        ("document_id", pa.string()),
-        ("language", pa.string()),
-        ("toxicity", pa.float64()),
-        ("quality", pa.float64()),
-    ]
+CANDIDATES_SCHEMA = columns(
+    "shard:int32 position:int64 document_id language toxicity:double quality:double"
 )
 """The same documents for the global filters."""
 
@@ -82,7 +70,7 @@ _INDEX = "contamination"
 _TEXT_FILES = 1000
 
 
-def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
+def filter_inputs(config: FilterConfig, workspace: Workspace) -> None:
     """Filter every input, each as a shard; text files share one.
 
     Raises   DataError for an input that cannot be read; RunError with the failed shards when the
@@ -92,7 +80,7 @@ def screen_inputs(config: FilterConfig, workspace: Workspace) -> None:
     skipped = skipped_files(config.inputs)
     if line := skipped_text(skipped):
         workspace.progress.log(line)
-    manifests = run_shards(screen_batch(config, workspace), workspace, "screen")
+    manifests = run_shards(filter_batch(config, workspace), workspace, "filter")
     write_json(workspace.folder / SKIPPED_FILES, skipped)
     for line in field_lines(manifest["facts"] for manifest in manifests):
         workspace.progress.log(line)
@@ -126,7 +114,7 @@ def _lossy_pages_text(facts: Sequence[Mapping[str, Any]], config: FilterConfig) 
     )
 
 
-def screen_batch(config: FilterConfig, workspace: Workspace) -> ShardedJob:
+def filter_batch(config: FilterConfig, workspace: Workspace) -> ShardedJob:
     """The shards of the document filters, for an executor.
 
     Raises   DataError for an input that cannot be read.
@@ -138,7 +126,7 @@ def screen_batch(config: FilterConfig, workspace: Workspace) -> ShardedJob:
         folder=workspace.folder,
         work="stamm.corpus.filter_job:screen_shard",
         settings=to_plain(replace(config, inputs=("shards",))),  # each task has its own
-        code_packages=("corpus",),
+        code_packages=("corpus", "tokenizer"),
         common=_common(config, workspace),
         shards=tuple(
             ShardTask(
@@ -175,7 +163,7 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
         "documents": SCREENED_SCHEMA,
         "candidates": CANDIDATES_SCHEMA,
         "keys": keys,
-        "ledger": LEDGER_SCHEMA,
+        "ledger": with_columns(document_filter.columns),
     }
     outputs = {kind: part(kind, task.name) for kind in schemas}
     dropped: Counter[str] = Counter()
@@ -210,11 +198,11 @@ def screen_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             if row.decision != KEPT:
                 dropped[row.reason] += 1
                 continue
-            place = {"shard": int(task.name), "position": position}
-            tables["documents"].add(_document(place, row, text))
-            tables["candidates"].add(_candidate(place, row))
+            location = {"shard": int(task.name), "position": position}
+            tables["documents"].add(vars(row) | location | {"text": text})
+            tables["candidates"].add(vars(row) | location)
             stopwatch.add("write")
-            tables["keys"].add(_keys(config, place, row, text))
+            tables["keys"].add(_keys(config, location, row, text))
             stopwatch.add("dedup")
         if documents and not addresses and config.consent.needs_addresses:
             raise _no_address(name, use)
@@ -248,46 +236,20 @@ def _no_address(name: str, use: FieldUse) -> DataError:
     )
 
 
-def _document(place: dict[str, int], row: LedgerRow, text: str) -> dict[str, Any]:
-    return {
-        **place,
-        "document_id": row.document_id,
-        "text": text,
-        "url": row.url,
-        "source": row.source,
-        "licence": row.licence,
-        "language": row.language,
-    }
-
-
-def _candidate(place: dict[str, int], row: LedgerRow) -> dict[str, Any]:
-    return {
-        **place,
-        "document_id": row.document_id,
-        "language": row.language,
-        "toxicity": row.toxicity,
-        "quality": row.quality,
-    }
-
-
-def _keys(config: FilterConfig, place: dict[str, int], row: LedgerRow, text: str) -> dict[str, Any]:
+def _keys(
+    config: FilterConfig, location: dict[str, int], row: LedgerRow, text: str
+) -> dict[str, Any]:
     """Keys of deduplication. Without near-duplicates a text has the MinHash of an empty one."""
     if config.dedup is None:
-        hashes = np.full(DedupConfig().hashes, EMPTY_VALUE, np.uint32)
+        signature = np.full(DedupConfig().hashes, EMPTY_VALUE, np.uint32)
     else:
-        hashes = minhash(hash_words(text), config.dedup)
-    return keys_row(
-        shard=place["shard"],
-        row=place["position"],
-        document_id=row.document_id,
-        date=row.date,
-        source=row.source,
-        licence=row.licence,
-        language=row.language,
-        text_hash=hashlib.sha256(text.encode()).digest()[:16],
-        key=text_key(text),
-        signature=hashes,
-    )
+        signature = minhash(hash_words(text), config.dedup)
+    place_and_hash = {
+        "shard": location["shard"],
+        "row": location["position"],
+        "text_hash": hashlib.sha256(text.encode()).digest()[:16],
+    }
+    return keys_row(key=text_key(text), signature=signature, **vars(row) | place_and_hash)
 
 
 def _common(config: FilterConfig, workspace: Workspace) -> dict[str, str]:
@@ -342,7 +304,9 @@ def _tools(
         config = replace(config, language=replace(config.language, model=model))
     sources = files.get("filters", {})
     filters = [at_absolute_path(reference, sources) for reference in config.filters]
-    tools = FilterTools.of(config, load_index(index) if index else None, toxicity, quality, filters)
+    document_filter = DocumentFilter(
+        config, load_index(index) if index else None, toxicity, quality, filters
+    )
     robots = tuple(files.get("robots", {}).values())
     policies = load_policies(config.consent, robots, files.get("domains", {}), config.limits)
-    return config, DocumentFilter(config, tools), policies
+    return config, document_filter, policies

@@ -13,17 +13,24 @@ from stamm.base.errors import DataError
 from stamm.base.files import atomic, read_json, remove_leftovers
 from stamm.base.receipts import check_file
 from stamm.base.schema import write_record
-from stamm.corpus.canaries.config import PROBES, PROBES_SCHEMA, PROBES_SHARD
-from stamm.corpus.config import GlobalFilterConfig
+from stamm.corpus.config import PROBES, PROBES_SCHEMA, PROBES_SHARD, GlobalFilterConfig
 from stamm.corpus.inputs import SKIPPED_FILES
-from stamm.corpus.ledger import DOCUMENTS_SCHEMA, DROPPED, KEPT, LEDGER_SCHEMA
+from stamm.corpus.ledger import DROPPED, KEPT
 from stamm.corpus.query import opened
 from stamm.corpus.readers.rows import summed_fields
+from stamm.corpus.records import CorpusSummary
 from stamm.corpus.summary import SUMMARY, require_kept, summarise
-from stamm.corpus.tables import Row, TableWriter, part, parts, read_rows
+from stamm.corpus.tables import (
+    DOCUMENTS_SCHEMA,
+    Row,
+    TableWriter,
+    part,
+    parts,
+    read_rows,
+    schema_of,
+)
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import cores, run_shards
-from stamm.runs.schemas.corpus import CorpusSummary
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, read_manifests
 
 _KINDS = ("documents", "ledger")
@@ -32,34 +39,34 @@ _KINDS = ("documents", "ledger")
 def finalize_corpus(config: GlobalFilterConfig, workspace: Workspace) -> None:
     """Write documents and ledger of every shard, then probes.json and summary.json.
 
-    Reads    inputs["screened"], inputs["decided"] and, where something is planted,
-             inputs["planted"], which becomes the last shard.
+    Reads    inputs["filtered"], inputs["global_filter"] and, where something is planted,
+             inputs["canaries"], which becomes the last shard.
     Raises   DataError when nothing was kept.
     """
     folder, inputs = workspace.folder, workspace.inputs
     remove_leftovers(folder)
-    screened = read_manifests(inputs["screened"])
-    names = list(screened)
+    filtered = read_manifests(inputs["filtered"])
+    names = list(filtered)
     tasks = [
         ShardTask(
             name=name,
             inputs={
                 kind: str((inputs[step] / part(kind, name)).resolve())
                 for step, kind in (
-                    ("screened", "documents"),
-                    ("screened", "ledger"),
-                    ("decided", "decisions"),
+                    ("filtered", "documents"),
+                    ("filtered", "ledger"),
+                    ("global_filter", "decisions"),
                 )
             },
         )
         for name in names
     ]
-    if "planted" in inputs:
+    if "canaries" in inputs:
         tasks.append(
             ShardTask(
                 name=f"{len(names):05d}",
                 inputs={
-                    k: str((inputs["planted"] / part(k, PROBES_SHARD)).resolve()) for k in _KINDS
+                    k: str((inputs["canaries"] / part(k, PROBES_SHARD)).resolve()) for k in _KINDS
                 },
             )
         )
@@ -67,22 +74,22 @@ def finalize_corpus(config: GlobalFilterConfig, workspace: Workspace) -> None:
         folder=folder,
         work="stamm.corpus.finalize_job:finalize_shard",
         settings={},
-        code_packages=("corpus",),
+        code_packages=("corpus", "tokenizer"),
         shards=tuple(tasks),
     )
-    run_shards(job, workspace, "settle")
+    run_shards(job, workspace, "finalize")
     with opened(folder, config.memory_gib, cores()) as query:
-        query.view("ledger", parts(folder, "ledger"))
+        query.view("ledger", parts(folder, "ledger"), union=True)
         summary = summarise(query)
         require_kept(summary, query)
-    summary |= summed_fields(manifest["facts"] for manifest in screened.values())
-    skipped = inputs["screened"] / SKIPPED_FILES
+    summary |= summed_fields(manifest["facts"] for manifest in filtered.values())
+    skipped = inputs["filtered"] / SKIPPED_FILES
     summary["skipped_files"] = read_json(skipped) if skipped.is_file() else {}
     write_record(folder / SUMMARY, CorpusSummary, summary)
     with atomic(folder / PROBES) as path:
-        if "planted" in inputs:
-            check_file(inputs["planted"] / PROBES)
-            shutil.copyfile(inputs["planted"] / PROBES, path)
+        if "canaries" in inputs:
+            check_file(inputs["canaries"] / PROBES)
+            shutil.copyfile(inputs["canaries"] / PROBES, path)
         else:
             path.write_text(
                 f'{{"schema": {PROBES_SCHEMA}, "repeats": [], "probes": [], "canaries": []}}\n'
@@ -102,6 +109,7 @@ def finalize_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
                 shutil.copyfile(task.inputs[kind], path)
         count = sum(1 for _ in read_rows(_path(task, "ledger"), ["document_id"]))
         return ShardResult(outputs=tuple(outputs.values()), num_read=count, kept=count)
+    schemas = (DOCUMENTS_SCHEMA, schema_of(_path(task, "ledger")))
     dropped: Counter[str] = Counter()
     count = 0
     with ExitStack() as stack:
@@ -109,7 +117,7 @@ def finalize_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             stack.enter_context(
                 TableWriter(stack.enter_context(atomic(job.folder / outputs[kind])), schema)
             )
-            for kind, schema in zip(_KINDS, (DOCUMENTS_SCHEMA, LEDGER_SCHEMA), strict=True)
+            for kind, schema in zip(_KINDS, schemas, strict=True)
         )
         for row, document, decision in _joined(task):
             count += 1
@@ -118,7 +126,8 @@ def finalize_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
                 if row["reason"]:
                     row |= {"decision": DROPPED, "bytes_out": 0}
                 else:
-                    documents.add(_final(document, decision))
+                    final = {"split": decision["split"], "probe_id": None, "repeat": 1}
+                    documents.add({**document, **final})
             ledger.add(row)
             if row["decision"] != KEPT:
                 dropped[row["reason"]] += 1
@@ -159,13 +168,8 @@ def _next_pair(
 def _mismatch(task: ShardTask) -> DataError:
     return DataError(
         f"the documents, ledger and decisions of shard {task.name} do not belong together",
-        fix="Delete the folders screened and decided of the run, and run again",
+        fix="Delete the folders filtered and global_filter of the run, and run again",
     )
-
-
-def _final(document: Row, decision: Row) -> dict[str, Any]:
-    plain = {key: document[key] for key in DOCUMENTS_SCHEMA.names if key in document}
-    return plain | {"split": decision["split"], "probe_id": None, "repeat": 1}
 
 
 def _path(task: ShardTask, kind: str) -> Path:

@@ -22,9 +22,9 @@ from stamm.corpus.classifiers.config import ThresholdConfig
 from stamm.corpus.config import GlobalFilterConfig
 from stamm.corpus.dedup.cluster import find_clusters
 from stamm.corpus.dedup.config import DedupConfig
-from stamm.corpus.held_out import count_held_out
+from stamm.corpus.ledger import count_held_out
 from stamm.corpus.query import Query, opened
-from stamm.corpus.tables import part, write_batches
+from stamm.corpus.tables import columns, part, write_batches
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import cores
 from stamm.runs.sharded_job import read_manifests
@@ -32,23 +32,20 @@ from stamm.runs.sharded_job import read_manifests
 SCHEMA = 1
 SUMMARY = "summary.json"
 CLUSTERS = "clusters.parquet"
-DECISIONS_SCHEMA = pa.schema(
-    [("position", pa.int64())]
-    + [(name, pa.string()) for name in ("reason", "detail", "duplicate_of", "split")]
-)
+DECISIONS_SCHEMA = columns("position:int64 reason detail duplicate_of split")
 """One row per candidate of a shard."""
 
 _BELOW_ALL = -1.0  # scores lie in [0, 1]
 
 
-def decide(config: GlobalFilterConfig, workspace: Workspace) -> None:
-    """Filter the candidates in inputs["screened"]; write decisions and summary.json."""
-    folder, screened = workspace.folder, workspace.inputs["screened"]
+def filter_globally(config: GlobalFilterConfig, workspace: Workspace) -> None:
+    """Filter the candidates in inputs["filtered"]; write decisions and summary.json."""
+    folder, filtered = workspace.folder, workspace.inputs["filtered"]
     remove_leftovers(folder)
-    names = list(read_manifests(screened))
-    workspace.progress.begin("decide", 4, "parts")
+    names = list(read_manifests(filtered))
+    workspace.progress.begin("global_filter", 4, "parts")
     with opened(folder, config.memory_gib, cores()) as query:
-        query.view("candidates", [screened / part("candidates", name) for name in names])
+        query.view("candidates", [filtered / part("candidates", name) for name in names])
         query.run(
             "create temp table cut (shard integer, position bigint, reason varchar, detail varchar)"
         )
@@ -57,7 +54,7 @@ def decide(config: GlobalFilterConfig, workspace: Workspace) -> None:
             "quality": _cut(query, "quality", "low_quality", config.quality_cut, above=False),
         }
         workspace.progress.advance(1)
-        duplicates = _find_duplicates(query, config, folder, screened, names)
+        duplicates = _find_duplicates(query, config, folder, filtered, names)
         workspace.progress.advance(2)
         held_out = _hold_out(query, config)
         workspace.progress.advance(3)
@@ -77,7 +74,7 @@ def decide(config: GlobalFilterConfig, workspace: Workspace) -> None:
 
 
 def _write_decisions(query: Query, folder: Path, names: list[str]) -> None:
-    """Write the table `decided` in one pass, a file for each shard."""
+    """Write the table `global_filter` in one pass, a file for each shard."""
     columns = ", ".join(DECISIONS_SCHEMA.names)
     rows = query.batches(f"select shard, {columns} from decided order by shard, position")
     groups = itertools.groupby(_by_shard(rows), key=operator.itemgetter(0))
@@ -119,13 +116,13 @@ def _cut(
         if count < config.min_documents:
             thresholds[language] = None
             continue
-        place = int(Fraction(repr(float(config.share))) * count)
-        if place == count:
+        offset = int(Fraction(repr(float(config.share))) * count)
+        if offset == count:
             value = _BELOW_ALL
         else:
             ((value,),) = query.rows(
                 f"select {score} from candidates where {score} >= 0 and language = $language "
-                f"order by {score} desc limit 1 offset {place}",
+                f"order by {score} desc limit 1 offset {offset}",
                 {"language": language},
             )
         thresholds[language] = value
@@ -141,10 +138,10 @@ def _cut(
 
 
 def _find_duplicates(
-    query: Query, config: GlobalFilterConfig, folder: Path, screened: Path, names: list[str]
+    query: Query, config: GlobalFilterConfig, folder: Path, filtered: Path, names: list[str]
 ) -> dict[str, int]:
     """Create the table `duplicates`: candidates dropped because another document has the text."""
-    shards = [screened / part("keys", name) for name in names]
+    shards = [filtered / part("keys", name) for name in names]
     scratch = folder / ".keys.part"
     scratch.mkdir(exist_ok=True)
     try:
@@ -153,7 +150,7 @@ def _find_duplicates(
             # A dropped text must not be the kept one of its duplicates.
             shards = [_survivors(query, shard, scratch) for shard in shards]
         with atomic(folder / CLUSTERS) as path:
-            found = find_clusters(
+            clusters = find_clusters(
                 config.dedup or DedupConfig(),
                 shards,
                 path,
@@ -168,7 +165,7 @@ def _find_duplicates(
         "create temp table duplicates as select shard, row as position, kept_id, "
         "kind || '_duplicate' as reason from clusters where not kept"
     )
-    return {"exact": found.exact, "near": found.near, "clusters": found.clusters}
+    return {"exact": clusters.exact, "near": clusters.near, "clusters": clusters.clusters}
 
 
 def _survivors(query: Query, shard: Path, scratch: Path) -> Path:
@@ -183,7 +180,7 @@ def _survivors(query: Query, shard: Path, scratch: Path) -> Path:
 
 
 def _hold_out(query: Query, config: GlobalFilterConfig) -> dict[str, int]:
-    """Create the table `decided`; numbers of held-out documents by language.
+    """Create the table `global_filter`; numbers of held-out documents by language.
 
     The documents of a language are sorted by SHA-256 of "held out {seed} {document_id}", and the
     first of them held out.

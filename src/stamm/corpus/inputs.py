@@ -1,4 +1,4 @@
-"""Input files: the user's files, folders and patterns, or "package:<file>" for shipped data."""
+"""Input files: the user's files, folders and patterns, or "package:<file>" for shipped data, and formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,60 @@ from pathlib import Path
 
 from stamm.base.config import nearest
 from stamm.base.errors import DataError, visible
-from stamm.corpus.formats import READABLE, ROWS_OR_RECORDS
+from stamm.base.files import has_ending
+
+JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst")
+TEXT = (".txt", ".txt.gz", ".txt.zst", ".md")
+ARCHIVE = (".warc", ".warc.gz", ".wet", ".wet.gz")
+TABLE = (".parquet", ".arrow")
+REPOSITORY = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip")
+READABLE = (*JSONL, *TEXT, *ARCHIVE, *TABLE, *REPOSITORY)
+ROWS_OR_RECORDS = tuple(ending for ending in READABLE if ending not in (*TEXT, ".json"))
+"""Endings of the files that are read in a folder that is not a corpus: no readme, no settings."""
+
+
+def is_text(name: str) -> bool:
+    """Whether a file name is that of plain text."""
+    return has_ending(name, TEXT)
+
+
+def is_archive(name: str) -> bool:
+    """Whether a file name is that of a web archive."""
+    return has_ending(name, ARCHIVE)
+
+
+def is_table(name: str) -> bool:
+    """Whether a file name is that of a Parquet or Arrow table, such as a Hugging Face dataset."""
+    return has_ending(name, TABLE)
+
+
+def is_repository(name: str) -> bool:
+    """Whether a file name is that of a tar or zip archive of a source-code repository."""
+    return has_ending(name, REPOSITORY)
+
+
+def check_kind(name: str) -> None:
+    """Raise DataError when the ending of `name` is not a supported format."""
+    if not has_ending(name, READABLE):
+        raise DataError(
+            f"{name} is not in a supported format",
+            where="corpus.inputs",
+            fix=f"Known: {', '.join(READABLE)}",
+        )
+
+
+# Texts shipped with stamm; sources and licences: demo_data/LICENSES.md.
+DEMO_INPUTS: tuple[str, ...] = (
+    "package:guides.jsonl.zst",
+    "package:manuals.jsonl.zst",
+    "package:rights.jsonl.zst",
+    "package:public.jsonl.zst",
+    "package:novels.jsonl.zst",
+    "package:pages.warc.gz",
+)
+DEMO_ROBOTS: tuple[str, ...] = ("package:robots.jsonl.zst",)
+DEMO_PROBE_BOOKS = "package:probe_books.jsonl.zst"
+
 
 SKIPPED_FILES = "skipped_files.json"
 """Output of the document filters: files in the folders of the inputs that are not read, by ending."""
@@ -26,7 +79,7 @@ _INPUTS = "corpus.inputs"
 _PATTERN = "*?["
 _MOST_SHOWN = 8
 _TEXT_LISTS = ("deletions", "domains")
-"""Keys of which a folder is refused: its files have no ending to tell them by."""
+"""Configuration keys that accept files only: such lists have no file ending of their own."""
 
 
 def shipped_files() -> tuple[str, ...]:
@@ -72,13 +125,13 @@ def expand(names: Sequence[str], where: str) -> dict[str, Path]:
 
     Raises   DataError for a name without any file, or a file named twice.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for name in names:
-        for each in _below(name, where):
-            if each in found:
-                raise DataError(f"{each} is named twice", where=where, fix="Name it once")
-            found[each] = locate(each, where)
-    return found
+        for file in _below(name, where):
+            if file in paths:
+                raise DataError(f"{file} is named twice", where=where, fix="Name it once")
+            paths[file] = locate(file, where)
+    return paths
 
 
 def skipped_files(names: Sequence[str]) -> dict[str, int]:
@@ -88,7 +141,7 @@ def skipped_files(names: Sequence[str]) -> dict[str, int]:
         for name in names
         if not name.startswith(_PREFIX) and Path(name).is_dir()
         for path in _files(Path(name))
-        if not path.name.endswith(READABLE)
+        if not has_ending(path.name, READABLE)
     )
     return dict(sorted(endings.items(), key=lambda item: (-item[1], item[0])))
 
@@ -111,12 +164,12 @@ def skipped_text(skipped: Mapping[str, int]) -> str:
 
 def _files(folder: Path) -> Iterator[Path]:
     """The files below a folder, without hidden ones and those of runs."""
-    for place, folders, names in os.walk(folder):
+    for root, folders, names in os.walk(folder):
         if "config.json" in names and "steps" in folders:
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith(".")]
-        paths = (Path(place, name) for name in names if not name.startswith("."))
+        paths = (Path(root, name) for name in names if not name.startswith("."))
         yield from (path for path in paths if path.is_file())
 
 
@@ -126,7 +179,7 @@ def _below(name: str, where: str) -> list[str]:
         return [name]
     if path.is_dir() and where.rpartition(".")[2] not in _TEXT_LISTS:
         endings = READABLE if where.endswith(_INPUTS) else ROWS_OR_RECORDS
-        files = [str(p) for p in _files(path) if p.name.endswith(endings)]
+        files = [str(p) for p in _files(path) if has_ending(p.name, endings)]
         what = f"the folder {name} contains no {', '.join(endings)}"
         if not files and (skipped := skipped_text(skipped_files([name]))):
             what += f"; {skipped}"

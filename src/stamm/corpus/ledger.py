@@ -6,10 +6,13 @@ answer.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+from stamm.base.errors import DataError
+from stamm.base.files import read_json
 
 KEPT, DROPPED = "kept", "dropped"
 ALIGNMENT = "alignment_ledger"
@@ -49,6 +52,7 @@ class LedgerRow:
     bytes_out       of the text kept
     duplicate_of    the duplicate that is kept
     split           "train", "held_out" or "control" (probes that are never trained on)
+    own             values of columns that a user's corpus filters add, by name
     """
 
     document_id: str
@@ -88,31 +92,59 @@ class LedgerRow:
     duplicate_of: str = ""
     split: str = ""
     probe_id: str | None = None
+    own: dict[str, Any] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """The row as column name and value."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in COLUMNS} | self.own
+
+    def fill(self, columns: Mapping[str, Any]) -> None:
+        """Set the values of some columns."""
+        for name, value in columns.items():
+            if name in COLUMNS:
+                setattr(self, name, value)
+            else:
+                self.own[name] = value
+
+
+COLUMNS = tuple(f.name for f in fields(LedgerRow) if f.name != "own")
+"""Columns of every ledger."""
+RESERVED = ("filename", "tokens")
+"""Names that rows have beside their columns, in queries and look-ups."""
 
 
 LATER_COLUMNS: dict[str, Any] = {"letters_lost": UNSCORED, "unread_terms": ""}
 """Columns that ledgers of earlier versions lack, with the value of their rows."""
 
-_TYPES = {"int": pa.int64(), "float": pa.float64()}
-LEDGER_SCHEMA = pa.schema(
-    [(f.name, _TYPES.get(str(f.type), pa.string())) for f in fields(LedgerRow)]
-)
 
-DOCUMENTS_SCHEMA = pa.schema(
-    [
-        ("document_id", pa.string()),
-        ("text", pa.string()),
-        ("url", pa.string()),
-        ("source", pa.string()),
-        ("licence", pa.string()),
-        ("language", pa.string()),
-        ("split", pa.string()),
-        ("probe_id", pa.string()),
-        ("repeat", pa.int64()),
-    ]
-)
-"""Documents kept. `repeat`: number of copies in the training stream; 1 unless it is a probe."""
+TRAIN, HELD_OUT, CONTROL = "train", "held_out", "control"
+
+
+def count_held_out(documents: int, share: float) -> int:
+    """Number of held-out documents of a language: max(1, round(share * n)), never all.
+
+    Edge     share 0 holds nothing out; a language with one document is never held out.
+    Checked  tests/unit/corpus/test_split.py
+    """
+    if share == 0.0 or documents < 2:
+        return 0
+    return min(documents - 1, max(1, round(share * documents)))
+
+
+def check_held_out(documents: int) -> None:
+    """Raise DataError without a held-out document to evaluate on."""
+    if not documents:
+        raise DataError(
+            "the packed corpus holds no held-out document",
+            fix="Add documents: none is held out of a language with a single one; or set corpus.held_out "
+            "above 0; or leave out the evaluation, evaluate=none",
+        )
+
+
+REASONS: dict[str, str] = read_json(Path(__file__).with_name("reasons.json"))
+"""Reasons of the built-in filters. The name of a user's corpus filter is a reason, too, and so are its `reasons`."""
+
+
+def reason_text(reason: str) -> str:
+    """Meaning of a reason; one that is not built in comes from a user's corpus filter."""
+    return REASONS.get(reason, "dropped by a corpus filter of the user's own")

@@ -16,7 +16,7 @@ class ReadLimits:
     line_bytes       longest line of a JSONL file
     record_bytes     longest body of a WARC record, before and after its content encoding
     expansion        decompressed bytes per compressed byte; the first 64 MiB are free
-    html_tags        most tags of a page; extraction takes some 10 microseconds for each
+    html_tags        most tags of a page; extraction takes about 10 microseconds for each
     html_depth       deepest nesting of elements; less in a page of over 20,000 tags, for extraction
                      time grows with the product
     """
@@ -39,12 +39,29 @@ class ReadLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldNames:
-    """Names of a document's fields in JSONL and tables; a path such as "metadata.url" leads inside.
+class NamedFields:
+    """Names of the fields of rows; a subclass lists the fields.
 
-    "" detects the name among those of published corpora (readers/rows.py): `url`, `metadata.url`,
-    `WARC-Target-URI` … What was read is in the manifest of each file. A configured name that no row
-    of a file has is an error.
+    "" detects the name among those of public data. A path such as "metadata.url" leads inside. A name
+    that is configured and that no row has is an error (`readers.rows.FieldUse`).
+    """
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The fields."""
+        return tuple(f.name for f in fields(cls))
+
+    def named(self) -> dict[str, str]:
+        """Configured name by field, of those that have one."""
+        return {field: name for field, name in vars(self).items() if name}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldNames(NamedFields):
+    """Names of a document's fields in JSONL and tables.
+
+    Those that are detected are in readers/rows.py: `url`, `metadata.url`, `WARC-Target-URI` … What
+    was read is in the manifest of each file. Each file has its own fields.
     """
 
     text: str = ""
@@ -55,4 +72,4 @@ class FieldNames:
     date: str = ""
 
 
-FIELDS = tuple(f.name for f in fields(FieldNames))
+FIELDS = FieldNames.names()

@@ -10,16 +10,16 @@ from typing import Any
 
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.ledger import ALIGNMENT, LATER_COLUMNS, LEDGER_SCHEMA
+from stamm.corpus.ledger import ALIGNMENT, LATER_COLUMNS
 from stamm.corpus.query import Query, opened, pattern
-from stamm.corpus.tables import parts
+from stamm.corpus.tables import LEDGER_SCHEMA, added_columns, parts, stored_schema
 from stamm.runs.run_sharded import cores
 
 COLUMNS = (
     "url", "path", "document_id", "host", "decision", "reason", "language", "licence", "source",
     "consent", "agent", "input_file", "split", "probe_id", "duplicate_of",
 )  # fmt: skip
-"""Columns by which documents are looked up. A value may contain the wildcards * and ?."""
+"""Columns by which documents are looked up, beside those of a user's filters. A value may contain * and ?."""
 
 _MEMORY_GIB = 1.0
 _SET_ASIDE = "set-aside"
@@ -40,15 +40,22 @@ class LedgerMatches:
 def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> LedgerMatches:
     """The documents and alignment rows of a run's ledgers with the wanted values, sorted by URL.
 
-    Raises   ConfigError for an unknown column; DataError when there is no ledger.
+    Raises   ConfigError for a column that is not searched; DataError when there is no ledger.
     """
-    unknown = [name for name in wanted if name not in COLUMNS]
+    files = ledger_files(run)
+    added = list(
+        dict.fromkeys(name for file in files for name in added_columns(stored_schema(file).names))
+    )
+    known = (*COLUMNS, *added)
+    unknown = [name for name in wanted if name not in known]
     if unknown:
         raise ConfigError(
-            f"the ledger has no column {unknown[0]!r} to search", fix=nearest(unknown[0], COLUMNS)
+            f"the ledger has no column {unknown[0]!r} to search", fix=nearest(unknown[0], known)
         )
-    files = ledger_files(run)
-    clauses = [f"coalesce({name}, '') {_operator(value)} ${name}" for name, value in wanted.items()]
+    clauses = [
+        f"coalesce(\"{name}\"::varchar, '') {_operator(value)} ${name}"
+        for name, value in wanted.items()
+    ]
     where = " and ".join(clauses) or "true"
     values = {
         name: pattern(value) if _operator(value) == "glob" else value
@@ -58,20 +65,33 @@ def look_up(run: Path, wanted: Mapping[str, str], limit: int) -> LedgerMatches:
         tempfile.TemporaryDirectory() as spill,
         opened(Path(spill), _MEMORY_GIB, cores()) as query,
     ):
-        query.view("ledger", files)
-        there = {column for column, *_ in query.rows("describe ledger")}
-        names = [name for name in LEDGER_SCHEMA.names if name in there or name not in LATER_COLUMNS]
+        query.view("ledger", files, union=True)
+        ledger_columns = {column for column, *_ in query.rows("describe ledger")}
+        names = [
+            name
+            for name in LEDGER_SCHEMA.names
+            if name in ledger_columns or name not in LATER_COLUMNS
+        ]
         ((count,),) = query.rows(f"select count(*) from ledger where {where}", values)
+        columns = ", ".join(f'"{name}"' for name in (*names, *added))
         rows = query.rows(
-            f"select {', '.join(names)} from ledger where {where} "
+            f"select {columns} from ledger where {where} "
             f"order by url, document_id, input_file, input_position limit {int(limit)}",
             values,
         )
-        found = [LATER_COLUMNS | dict(zip(names, row, strict=True)) for row in rows]
-        stretches = _token_ranges(query, run, [row["document_id"] for row in found])
-    for row in found:
+        matches = [
+            LATER_COLUMNS
+            | {
+                name: value
+                for name, value in zip((*names, *added), row, strict=True)
+                if value is not None or name not in (*added, *LATER_COLUMNS)
+            }
+            for row in rows
+        ]
+        stretches = _token_ranges(query, run, [row["document_id"] for row in matches])
+    for row in matches:
         row["tokens"] = stretches.get(row["document_id"], []) if row["decision"] == "kept" else []
-    return LedgerMatches(count=count, rows=tuple(found))
+    return LedgerMatches(count=count, rows=tuple(matches))
 
 
 def ledger_files(run: Path) -> list[Path]:
@@ -80,8 +100,8 @@ def ledger_files(run: Path) -> list[Path]:
     Raises   DataError when there is neither.
     """
     corpus = parts(run / "corpus", "ledger") if (run / "corpus").is_dir() else []
-    found = [*run.glob(f"*/{ALIGNMENT}-*.parquet"), *run.glob(f"*/*/{ALIGNMENT}-*.parquet")]
-    prepared = sorted(path for path in found if path.relative_to(run).parts[0] != _SET_ASIDE)
+    ledgers = [*run.glob(f"*/{ALIGNMENT}-*.parquet"), *run.glob(f"*/*/{ALIGNMENT}-*.parquet")]
+    prepared = sorted(path for path in ledgers if path.relative_to(run).parts[0] != _SET_ASIDE)
     if not corpus and not prepared:
         raise DataError(
             f"{run} contains neither a corpus nor prepared alignment data",
@@ -101,12 +121,14 @@ def _token_ranges(
     if not sidecars or not identifiers:
         return {}
     query.view("sidecars", sidecars)
-    found: dict[str, list[dict[str, Any]]] = {}
+    ranges_by_document: dict[str, list[dict[str, Any]]] = {}
     for document, shard, start, stop in query.rows(
         "select document_id, regexp_extract(filename, '([a-z_]+-\\d+)\\.documents', 1) as shard, "
         "start, stop from sidecars where list_contains($identifiers, document_id) "
         "order by document_id, shard, start",
         {"identifiers": identifiers},
     ):
-        found.setdefault(document, []).append({"shard": shard, "start": start, "stop": stop})
-    return found
+        ranges_by_document.setdefault(document, []).append(
+            {"shard": shard, "start": start, "stop": stop}
+        )
+    return ranges_by_document

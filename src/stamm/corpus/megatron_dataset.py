@@ -143,13 +143,13 @@ class MegatronTokens:
             raise DataError(
                 f"tokens {start} to {stop} are not in the files, which have {self.num_tokens}"
             )
-        found = [np.empty(0, dtype=np.int64)]
+        pieces = [np.empty(0, dtype=np.int64)]
         number = bisect.bisect_right(self._firsts, start) - 1
         while start < stop:
             first, end = self._firsts[number], min(stop, self._firsts[number + 1])
-            found.append(self._files[number].read(start - first, end - first))
+            pieces.append(self._files[number].read(start - first, end - first))
             start, number = end, number + 1
-        return np.concatenate(found)
+        return np.concatenate(pieces)
 
     def document_starts(self) -> NDArray[np.int64]:
         """The first token of each document that has any."""
@@ -162,18 +162,14 @@ class MegatronTokens:
         return len(self._files)
 
     def examine(self, files: Iterable[int]) -> dict[int, Any]:
-        """Hashes and counts of these files, after a check of every token.
-
-        Raises   DataError for a value that is not an id of the tokenizer, or when no document of a
-                 file ends with the end token: then it was made with another tokenizer.
-        """
+        """Hashes and counts; raises DataError for ids or end tokens of another tokenizer."""
         return {number: self._examined(self._files[number]) for number in files}
 
     def proof(self, seen: Mapping[int, Any]) -> Proof:
         """The identity of all files."""
         files = [seen[number] for number in range(self.num_files)]
         return Proof(
-            sha256=sha256_value([[each["idx_sha256"], each["bin_sha256"]] for each in files]),
+            sha256=sha256_value([[file["idx_sha256"], file["bin_sha256"]] for file in files]),
             facts={"tokens": self.num_tokens, "files": files},
             remark="" if self.end_id is None else _remark(files),
         )
@@ -193,9 +189,13 @@ class MegatronTokens:
                     fix="Name the tokenizer that the file was made with",
                 )
             if self.end_id is not None:
-                here = slice(*np.searchsorted(stops, [start, start + len(ids)], side="right"))
+                ending_documents = slice(
+                    *np.searchsorted(stops, [start, start + len(ids)], side="right")
+                )
                 ends += int(np.count_nonzero(ids == self.end_id))
-                ended += int(np.count_nonzero(ids[stops[here] - 1 - start] == self.end_id))
+                ended += int(
+                    np.count_nonzero(ids[stops[ending_documents] - 1 - start] == self.end_id)
+                )
         facts = {
             "idx_sha256": sha256_file(Path(f"{file.stem}.idx")),
             "bin_sha256": digest.hexdigest(),
@@ -251,7 +251,7 @@ def read_megatron(path: Path) -> MegatronFile:
     rising = borders > 0 and first[0] == 0 and first[-1] == sequences
     if not rising or (np.diff(first) < 0).any():
         raise DataError(
-            f"the documents of {index} do not lead from sequence 0 to {sequences}", fix=_FIX
+            f"the document borders of {index} do not run from sequence 0 to {sequences}", fix=_FIX
         )
     return MegatronFile(
         stem=str(stem),

@@ -25,9 +25,9 @@ from stamm.base.errors import DataError
 from stamm.base.files import atomic, canonical_json, read_json, remove_leftovers, write_json
 from stamm.base.json_text import parse_json
 from stamm.base.schema import write_record
-from stamm.corpus.canaries.config import PROBES
+from stamm.corpus.config import PROBES, ReplayConfig
 from stamm.corpus.consent.policies import ConsentPolicies, load_policies
-from stamm.corpus.consent.snapshot_index import index_snapshots
+from stamm.corpus.consent.snapshot import index_snapshots
 from stamm.corpus.deletions import (
     REQUESTS_SCHEMA,
     Deletions,
@@ -36,38 +36,35 @@ from stamm.corpus.deletions import (
     request_rows,
     unmatched_text,
 )
+from stamm.corpus.documents import Signals
 from stamm.corpus.inputs import expand
-from stamm.corpus.ledger import (
-    DOCUMENTS_SCHEMA,
-    DROPPED,
-    KEPT,
-    LATER_COLUMNS,
-    LEDGER_SCHEMA,
-    PLANTED,
-)
-from stamm.corpus.opt_out_config import ReplayConfig
+from stamm.corpus.ledger import DROPPED, KEPT, LATER_COLUMNS, PLANTED
 from stamm.corpus.query import Query, opened
-from stamm.corpus.records import Signals
+from stamm.corpus.records import CorpusSummary
 from stamm.corpus.summary import SUMMARY, summarise
-from stamm.corpus.tables import TableWriter, part, parts, read_rows, require_columns, write_whole
+from stamm.corpus.tables import (
+    DOCUMENTS_SCHEMA,
+    LEDGER_SCHEMA,
+    TableWriter,
+    columns,
+    part,
+    parts,
+    read_rows,
+    require_columns,
+    schema_of,
+    write_whole,
+)
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import cores, run_shards
-from stamm.runs.schemas.corpus import CorpusSummary
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
 
 WITHDRAWN = "withdrawn.parquet"
 RANGES = "token_ranges.parquet"
 REQUESTS = "requests.parquet"
-WITHDRAWN_SCHEMA = pa.schema(
-    [
-        (name, pa.string())
-        for name in ("document_id", "url", "host", "language", "reason", "rule", "agent", "read")
-    ]
-    + [("shard", pa.string()), ("bytes", pa.int64()), ("probe_id", pa.string())]
+WITHDRAWN_SCHEMA = columns(
+    "document_id url host language reason rule agent read shard bytes:int64 probe_id"
 )
-_ASKED_SCHEMA = pa.schema(
-    [("key", pa.string()), ("withdrawn", pa.int64()), ("out_before", pa.int64())]
-)
+_ASKED_SCHEMA = columns("key withdrawn:int64 out_before:int64")
 _DUPLICATE_TEXT = {"exact_duplicate": "the same text", "near_duplicate": "nearly the same text"}
 _ROLES = ("robots", "domains", "deletions")
 
@@ -88,7 +85,7 @@ def replay(config: ReplayConfig, workspace: Workspace) -> None:
         require_columns(path, required)
     lists = {role: expand(getattr(config, role), f"replay.{role}") for role in _ROLES}
     with opened(folder, config.memory_gib, cores()) as query:
-        query.view("ledger", parts(corpus, "ledger"))
+        query.view("ledger", parts(corpus, "ledger"), union=True)
         duplicates = folder / "duplicates.json"
         deletions = Deletions(read_deletions(lists["deletions"].values()))
         write_json(duplicates, _duplicates(query, deletions))
@@ -98,7 +95,7 @@ def replay(config: ReplayConfig, workspace: Workspace) -> None:
         folder=folder,
         work="stamm.corpus.opt_out_replay:replay_shard",
         settings=to_plain(config),
-        code_packages=("corpus",),
+        code_packages=("corpus", "tokenizer"),
         common={**common, "duplicates": str(duplicates.resolve())},
         shards=tuple(
             ShardTask(
@@ -122,7 +119,7 @@ def replay_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     """
     policies, deletions, duplicates = _load(canonical_json(job.settings), common_files(job))
     outputs = {kind: part(kind, task.name) for kind in ("documents", "ledger", "withdrawn")}
-    schemas = (DOCUMENTS_SCHEMA, LEDGER_SCHEMA, WITHDRAWN_SCHEMA)
+    schemas = (DOCUMENTS_SCHEMA, schema_of(Path(task.inputs["ledger"])), WITHDRAWN_SCHEMA)
     documents_in = read_rows(Path(task.inputs["documents"]))
     dropped: Counter[str] = Counter()
     withdrew: Counter[str] = Counter()
@@ -150,7 +147,8 @@ def replay_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
             rule = deletions.rule(keys[0]) if keys else duplicate["rule"] if duplicate else ""
             if _withdraw(row, rule, policies):
                 dropped[row["reason"]] += 1
-                withdrawn.add(_withdrawn_row(row, task.name, size))
+                consent_fields = {"read": row["robots_read"], "probe_id": row["probe_id"] or ""}
+                withdrawn.add(row | consent_fields | {"shard": task.name, "bytes": size})
             else:
                 documents.add(document)
             ledger.add(row)
@@ -180,10 +178,10 @@ def _withdraw(row: dict[str, Any], request: str, policies: ConsentPolicies) -> b
     elif row["consent"] == PLANTED:
         return False  # a planted passage, not a page of a host
     else:
-        found = _refusal(row["url"], policies)
-        if not found:
+        refusal = _refusal(row["url"], policies)
+        if not refusal:
             return False
-        row |= found
+        row |= refusal
     row |= {"decision": DROPPED, "bytes_out": 0, "split": ""}
     return True
 
@@ -192,29 +190,12 @@ def _refusal(url: str, policies: ConsentPolicies) -> dict[str, str]:
     """The newer opt-out for a URL, {} without one. Pages are not read again."""
     decision = policies.decide(url)
     if not decision.allowed:
-        return {
-            "reason": decision.consent,
-            "consent": decision.consent,
-            "rule": decision.rule,
-            "agent": decision.agent,
-            "robots_read": decision.read,
-        }
+        opt_out = {"reason": decision.consent, "consent": decision.consent, "rule": decision.rule}
+        return opt_out | {"agent": decision.agent, "robots_read": decision.read}
     refusal = policies.refusal_before_parsing(url, decision.host, Signals(), is_html=False)
     if refusal is None:
         return {}
     return {"reason": refusal.reason, "rule": refusal.rule, "agent": refusal.agent}
-
-
-def _withdrawn_row(row: dict[str, Any], shard: str, size: int) -> dict[str, Any]:
-    same = {key: row[key] for key in ("document_id", "url", "host", "language", "reason")}
-    return same | {
-        "rule": row["rule"],
-        "agent": row["agent"],
-        "read": row["robots_read"],
-        "shard": shard,
-        "bytes": size,
-        "probe_id": row["probe_id"] or "",
-    }
 
 
 def _duplicates(query: Query, deletions: Deletions) -> dict[str, dict[str, str]]:
@@ -226,14 +207,14 @@ def _duplicates(query: Query, deletions: Deletions) -> dict[str, dict[str, str]]
         "select document_id, url, duplicate_of, reason from ledger where duplicate_of <> '' "
         "order by document_id, url, duplicate_of, reason"
     )
-    found: dict[str, dict[str, str]] = {}
+    requests_by_document: dict[str, dict[str, str]] = {}
     for document_id, url, kept, reason in dropped:
         keys = deletions.keys(url, document_id)
         if keys:
             like = _DUPLICATE_TEXT.get(reason, "the same text")
             rule = f"{deletions.rule(keys[0])}, of which this is {like}"
-            found.setdefault(kept, {"key": keys[0], "rule": rule})
-    return found
+            requests_by_document.setdefault(kept, {"key": keys[0], "rule": rule})
+    return requests_by_document
 
 
 @functools.lru_cache(maxsize=1)
@@ -261,7 +242,7 @@ def _mismatch(task: ShardTask) -> DataError:
 def _write_results(config: ReplayConfig, workspace: Workspace, deletions: Iterable[Path]) -> None:
     folder, corpus = workspace.folder, workspace.inputs["corpus"]
     with opened(folder, config.memory_gib, cores()) as query:
-        query.view("ledger", parts(folder, "ledger"))
+        query.view("ledger", parts(folder, "ledger"), union=True)
         query.view("withdrawn", parts(folder, "withdrawn"))
         with atomic(folder / WITHDRAWN) as path:
             query.write(
@@ -305,32 +286,28 @@ def _by_language(query: Query) -> dict[str, Any]:
         "coalesce(g.bytes, 0) from before b left join gone g on b.language = g.language "
         "order by b.bytes desc, b.language"
     )
+    names = ("documents", "withdrawn", "bytes", "withdrawn_bytes")
     return {
-        language: {
-            "documents": before,
-            "withdrawn": gone,
-            "bytes": size,
-            "withdrawn_bytes": lost,
-            "share": round(lost / size, 6) if size else 0.0,
-        }
-        for language, before, gone, size, lost in languages
+        language: dict(zip(names, counts, strict=True))
+        | {"share": round(counts[3] / counts[2], 6) if counts[2] else 0.0}
+        for language, *counts in languages
     }
 
 
-def _write_probes(query: Query, stored: Path, left: Path) -> int:
+def _write_probes(query: Query, stored: Path, remaining: Path) -> int:
     """Write probes.json without withdrawn passages; the number of withdrawn probes and canaries.
 
     A canary of which one copy is withdrawn is removed, because its number of repeats is wrong.
     """
-    gone = {name for (name,) in query.rows("select distinct probe_id from withdrawn")}
+    withdrawn_ids = {name for (name,) in query.rows("select distinct probe_id from withdrawn")}
     plain = read_json(stored)
     before = plain.get("withdrawn", [])
     for kind in ("probes", "canaries"):
         rows = plain.get(kind, [])
-        before += [row["probe_id"] for row in rows if row["probe_id"] in gone]
-        plain[kind] = [row for row in rows if row["probe_id"] not in gone]
-    write_json(left, plain | {"withdrawn": before})
-    return len(gone - {""})
+        before += [row["probe_id"] for row in rows if row["probe_id"] in withdrawn_ids]
+        plain[kind] = [row for row in rows if row["probe_id"] not in withdrawn_ids]
+    write_json(remaining, plain | {"withdrawn": before})
+    return len(withdrawn_ids - {""})
 
 
 def _lost_duplicates(query: Query) -> dict[str, int]:
@@ -367,10 +344,7 @@ def _requests(query: Query, folder: Path, deletions: Iterable[Path]) -> dict[str
 def _ranges(query: Query, workspace: Workspace) -> dict[str, int]:
     """Write the token ranges of withdrawn documents in the packed corpus; tokens by split."""
     folder = workspace.folder
-    schema = pa.schema(
-        [("document_id", pa.string()), ("split", pa.string()), ("shard", pa.string())]
-        + [(name, pa.int64()) for name in ("occurrence", "start", "stop")]
-    )
+    schema = columns("document_id split shard occurrence:int64 start:int64 stop:int64")
     if "pack" not in workspace.inputs:
         write_whole(folder / RANGES, schema, [])
         return {}

@@ -14,28 +14,17 @@ from numpy.typing import NDArray
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file
 from stamm.base.receipts import check_file
+from stamm.corpus.records import PackManifest
 from stamm.corpus.shards import TokenShard, check_uncut, open_shard
 from stamm.corpus.shuffle import Proof
-from stamm.corpus.special_tokens import END_ID
-from stamm.corpus.tables import read_table
-from stamm.runs.schemas.corpus import PackManifest
+from stamm.corpus.tables import columns, read_table
+from stamm.tokenizer.special_tokens import END_ID
 
 SCHEMA = PackManifest.SCHEMA
 MANIFEST = "manifest.json"
-SIDECAR_SCHEMA = pa.schema(
-    [
-        ("document_id", pa.string()),
-        ("language", pa.string()),
-        ("source", pa.string()),
-        ("licence", pa.string()),
-        ("url", pa.string()),
-        ("probe_id", pa.string()),
-        ("stage", pa.int64()),
-        ("occurrence", pa.int64()),
-        ("start", pa.int64()),
-        ("stop", pa.int64()),
-        ("bytes", pa.int64()),
-    ]
+SIDECAR_SCHEMA = columns(
+    "document_id language source licence url probe_id stage:int64 occurrence:int64 start:int64 "
+    "stop:int64 bytes:int64"
 )
 """One row per packed document: tokens start .. stop - 1 of its split, and bytes of its text.
 
@@ -133,7 +122,7 @@ class PackedSplit:
             raise DataError(
                 f"tokens {start} to {stop} are not in {self.split}, which has {self.num_tokens}"
             )
-        result = np.empty(stop - start, dtype=np.int64)
+        tokens = np.empty(stop - start, dtype=np.int64)
         at = start
         shard = int(np.searchsorted(self._borders, start, side="right")) - 1
         while at < stop:
@@ -151,9 +140,9 @@ class PackedSplit:
                     f"{name} has id {largest}, its tokenizer has {self.vocabulary} ids",
                     fix="Delete the packed corpus and pack again",
                 )
-            result[at - start : end - start] = ids
+            tokens[at - start : end - start] = ids
             at, shard = end, shard + 1
-        return result
+        return tokens
 
     def documents(self) -> pa.Table:
         """One row per packed document, in order: SIDECAR_SCHEMA."""

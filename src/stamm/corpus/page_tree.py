@@ -12,8 +12,11 @@ from __future__ import annotations
 import functools
 import re
 from html import unescape
+from pathlib import Path
 
 from resiliparse.parse.html import TEXT, DocumentNode, ElementNode
+
+from stamm.base.files import read_json
 
 # A text node of one character from U+0800 to U+FFFF is taken for an icon and deleted. A noncharacter
 # behind it, which no text contains, prevents that.
@@ -67,46 +70,16 @@ _READ_FOOTERS = (
 )
 
 _NOT_THE_PAGE = ":not(body,html,main,article,h1,:has(h1,article,main))"
-# Words of class names and identifiers. Measured on the development half of the public pages: each
-# removes more unwanted than wanted passages (docs/log/2026-11-26-extraction.md).
-_BOILERPLATE_STEMS = (
-    *("advert", "author", "bio", "breadcrumb", "byline", "categories", "comment", "cookie"),
-    *("copyright", "disqus", "entry-meta", "footer", "infobox", "kommentar", "login"),
-    *("modal", "more-", "newsletter", "noprint", "pagination", "post-meta", "postmeta", "prev"),
-    *("promo", "rating", "recommend", "related", "reply", "respond", "share-", "signup", "subscri"),
-)
-_BOILERPLATE_NAMES = (
-    "advert(?:s|isements?|isings?|orials?)?|authors?|bio|breadcrumbs?|byline|categories"
-    "|comments?|commentlist|cookies?|copyright|disqus|entry-meta|footer|infobox|kommentare?|login|"
-    "modal|more|newsletters?|noprint|pagination|post-?meta|prev(?:ious)?|promos?|ratings?|"
-    "recommend(?:ed|ations?)?|related|reply|respond|share|signup|subscri(?:be|bers?|ptions?)"
-)
-# Words of class names by which resiliparse deletes an element.
-_DELETED_NAMES = (
-    "account|ads?|authors?|banner|carousel|category|collapsed|consent|cookie|copyright|dates?|"
-    "donate|email|engagement|expandable|facebook|featured|feedback|follow|footer|gallery|hidden|"
-    "infos?|keywords|labels?|legal|likes?|links?|logo|menu|meta(?:data)?|modal|nav(?:igation)?|"
-    "newsletter|next|one|pagination|paid|permalink|popular|popup|prev|promoted|published|"
-    "recommended|related|search|share|sharing|sidebar|sign(?:in|up)|skip|social|sponsor(?:ed)?|"
-    "subscribe|syndication|tags?|teaser|third|timestamp|trend(?:s|ing)|twitter|view"
-)
+# Words of class names and identifiers: stems that occur in those of boilerplate, its names, and names by
+# which resiliparse deletes an element; `template` has other words in the identifiers of boilerplate. Each
+# removes more unwanted than wanted passages of the development half of the public pages
+# (docs/log/2026-11-26-extraction.md).
+_WORDS = read_json(Path(__file__).with_name("boilerplate.json"))
+_BOILERPLATE_NAMES, _DELETED_NAMES = "|".join(_WORDS["names"]), "|".join(_WORDS["deleted"])
 _BOILERPLATE_WORDS = re.compile(f"(?<=-)(?:{_BOILERPLATE_NAMES})(?=-)")
 _DELETED_WORDS = re.compile(f"(?<=-)(?:{_BOILERPLATE_NAMES}|{_DELETED_NAMES})(?=-)")
-
-
 _WORD_END = re.compile(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+")
-# Other words in the identifiers of boilerplate.
-_TEMPLATE_WORDS = frozenset(
-    (
-        *("", "area", "article", "articles", "banner", "bar", "block", "blog", "box", "button"),
-        *("buttons", "container", "content", "details", "div", "entry", "field", "footer"),
-        *("form", "header", "info", "inner", "item", "items", "js", "label", "link", "links"),
-        *("list", "main", "menu", "meta", "module", "more", "nav", "news", "next", "notice"),
-        *("number", "outer", "page", "pages", "panel", "pod", "popup", "post", "posts"),
-        *("section", "sidebar", "site", "social", "story", "stories", "tags", "text", "title"),
-        *("top", "topics", "view", "widget", "wrap", "wrapper"),
-    )
-)
+_TEMPLATE_WORDS = frozenset(_WORDS["template"])
 MOST_OF_THE_TEXT = 0.7
 """Share of the text of a page that is never left out."""
 _NEVER_BOILERPLATE = "td,th,pre,code"
@@ -121,10 +94,10 @@ BOILERPLATE = (f"footer{_NOT_THE_PAGE}", f"form{_NOT_THE_PAGE}", f"[{_SKIP}]")
 
 
 def _containing(key: str) -> str:
-    return ",".join(f'[{key}*="{stem}" i]' for stem in _BOILERPLATE_STEMS)
+    return ",".join(f'[{key}*="{stem}" i]' for stem in _WORDS["stems"])
 
 
-# Elements without the attribute are passed over at once.
+# Elements without the attribute are skipped.
 _CANDIDATES = ",".join(f"[{key}]:is({_containing(key)}){_NOT_THE_PAGE}" for key in ("class", "id"))
 
 
@@ -140,8 +113,8 @@ def without_marks(text: str) -> str:
 
 
 def write_out(document: DocumentNode) -> None:
-    """Edit what holds for every reading of the page: inline elements, formulas, lists, code."""
-    # Of a list, here and below: iterating over the nodes of a selector takes the square of their number.
+    """Apply the edits that every extraction of the page needs: inline elements, formulas, lists, code."""
+    # Over a list, here and below: iterating over the nodes of a selector takes quadratic time.
     for element in document.query_selector_all(f"{_LINE_NUMBERS},{_EDIT_LINK}")[:]:
         if element.matches(_EDIT_LINK) or _DIGITS.fullmatch(element.text or ""):
             element.replace_with(document.create_text_node(""))
@@ -168,7 +141,7 @@ def lower_lists(document: DocumentNode) -> None:
 
 
 def _unwrap(document: DocumentNode) -> None:
-    """Take from the inline elements of a sentence what the rules of resiliparse would delete them by.
+    """Remove the attributes by which resiliparse would delete the inline elements of a sentence.
 
     On the tree, since only a parser knows where a tag ends.
     """

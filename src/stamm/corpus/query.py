@@ -47,8 +47,10 @@ class Query:
         self._connection = connection
         self._spill = spill
 
-    def view(self, name: str, files: Sequence[Path]) -> None:
+    def view(self, name: str, files: Sequence[Path], *, union: bool = False) -> None:
         """Create a view of Parquet files with the same columns, and a column `filename`.
+
+        union   whether some may lack columns, which are null
 
         Raises   DataError when there is no file.
         """
@@ -59,7 +61,7 @@ class Query:
         listed = ", ".join(_quoted(_literal_path(file)) for file in files)
         self.run(
             f"create or replace view {name} as select * from "
-            f"read_parquet([{listed}], filename=true, hive_partitioning=false)"
+            f"read_parquet([{listed}], filename=true, hive_partitioning=false, union_by_name={union})"
         )
 
     def run(self, sql: str, values: Mapping[str, Any] | None = None) -> None:
@@ -68,10 +70,10 @@ class Query:
             self._ask(sql, values)
 
     def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """All rows of a result that is known to be small."""
+        """All rows of a result as a list; `stream` is for large results."""
         with self._translated_errors():
-            found: list[tuple[Any, ...]] = self._ask(sql, values).fetchall()
-        return found
+            rows: list[tuple[Any, ...]] = self._ask(sql, values).fetchall()
+        return rows
 
     def numbers(self, sql: str) -> NDArray[np.int64]:
         """The only column of a result, as integers."""
@@ -92,10 +94,7 @@ class Query:
             yield from rows
 
     def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a result as record batches.
-
-        Edge     no other query can run until all rows are read, but `insert` can
-        """
+        """The rows of a result as record batches. Until all are read only `insert` can run."""
         yield from self._read(self._reader(sql))
 
     def insert(self, table: str, rows: pa.Table) -> None:
@@ -105,10 +104,7 @@ class Query:
             cursor.execute(f"insert into {table} from rows_to_insert")
 
     def write(self, sql: str, path: Path) -> None:
-        """Write the rows of a result to a Parquet file, in order.
-
-        duckdb's own writer is not used: it can wait forever on a full disk.
-        """
+        """Write a result to a Parquet file, in order; duckdb's writer can hang on a full disk."""
         reader = self._reader(sql)
         write_batches(path, reader.schema, self._read(reader))
 

@@ -1,109 +1,288 @@
-"""Records that the readers yield: an input document, or the reason why it cannot be read."""
+"""Files of a corpus: summaries of its steps, manifests of shards, the packed corpus."""
 
 from __future__ import annotations
 
-import hashlib
-import unicodedata
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-# A metadata field is a name or a URL; a longer one is an attack on the program that prints it.
-LONGEST_FIELD = 4096
-ID_DIGITS = 32
-OPT_OUT_FIELD = "field of the row"
-"""Name of a signal for a field of a row that opts the document out; no HTTP header has blanks."""
+from stamm.base.schema import FieldError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Position of a record in the input.
+class DocumentSum:
+    """Documents, and the bytes of their text."""
 
-    file      as in the configuration
-    position  line number of a JSONL, record number of a WARC, both from 1
-    """
-
-    file: str
-    position: int
+    documents: int
+    bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signals:
-    """Headers of an HTTP response, which may contain opt-out signals.
+class HostCounts:
+    """Documents of one website by decision."""
 
-    headers   lower-case name and value, in order; opt-outs of a row of JSONL or a table, too
-    """
-
-    headers: tuple[tuple[str, str], ...] = ()
-
-    def values(self, name: str) -> tuple[str, ...]:
-        """The values of one header, in order; `name` in lower case."""
-        return tuple(value for key, value in self.headers if key == name)
+    kept: int
+    dropped: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputRecord:
-    """One input document: text, or HTML from which it is extracted.
+class AbsoluteRules:
+    """Documents and hosts whose robots.txt has rules written as absolute URLs."""
 
-    content_id   SHA-256 of URL and content, its first 32 hexadecimal digits
-    content      text as UTF-8, or the body of the response
-    path         of the file inside a repository, "" elsewhere
-    licence_basis  source of the licence; "" with a licence: the input's own field
-    charset      encoding that the response declares for HTML; None when `content` is text
-    is_html      whether text must still be extracted
-    address_field  of a row without an address: a field that should have it, or looks like one
-    """
-
-    place: Place
-    content_id: str
-    content: bytes
-    url: str = ""
-    source: str = ""
-    path: str = ""
-    licence: str = ""
-    licence_basis: str = ""
-    language: str = ""
-    date: str = ""
-    is_html: bool = False
-    charset: str | None = None
-    signals: Signals = Signals()
-    address_field: str = ""
+    documents: int = 0
+    hosts: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnreadableRecord:
-    """A record that could not be read.
+class LettersLost:
+    """Web pages, and percentiles of the share of letters that extraction left out of them."""
 
-    reason   one of the ledger's reasons
-    detail   description of the defect
-    size     its bytes in the input, as far as known
+    pages: int = 0
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithdrawnSum:
+    """Documents and bytes of one language before a replay, and those that it withdrew."""
+
+    documents: int
+    withdrawn: int
+    bytes: int
+    withdrawn_bytes: int
+    share: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnmatchedRequest:
+    """A request for deletion that matches no record: list, line, and SHA-256 or identifier."""
+
+    list: str
+    line: int
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeletionRequests:
+    """Requests for deletion by outcome.
+
+    withdrew          matched a kept document
+    out_before        matched only documents that were dropped before
+    first_unmatched   the first of those that match no record
     """
 
-    place: Place
-    content_id: str
-    reason: str
-    detail: str
-    size: int
-    url: str = ""
-    path: str = ""
+    asked: int
+    withdrew: int
+    out_before: int
+    unmatched: int
+    first_unmatched: tuple[UnmatchedRequest, ...]
 
 
-def content_id(url: str, content: bytes) -> str:
-    """The identifier of a document: a function of URL and bytes."""
-    digest = hashlib.sha256(url.encode("utf-8", "surrogatepass") + b"\0" + content)
-    return digest.hexdigest()[:ID_DIGITS]
+@dataclass(frozen=True, kw_only=True)
+class FilterColumn:
+    """Values of a column that a user's corpus filter added, over the kept documents.
+
+    least, median, largest   of numbers
+    values                   documents by text, of the most frequent
+    """
+
+    documents: int
+    least: float | None = None
+    median: float | None = None
+    largest: float | None = None
+    values: Mapping[str, int] = field(default_factory=dict)
 
 
-def clean_field(text: str) -> str:
-    """A metadata field cut at 4,096 characters, without control and direction characters."""
-    cut = text[:LONGEST_FIELD]
-    if cut.isascii() and cut.isprintable():
-        return cut
-    return "".join(c for c in cut if unicodedata.category(c) not in ("Cc", "Cf", "Cs")).strip()
+@dataclass(frozen=True, kw_only=True)
+class CorpusSummary:
+    """corpus/summary.json: n_in = n_kept + n_dropped; planted probes are counted apart.
+
+    by_host                the largest hosts by number of documents; `hosts` counts all
+    fields                 rows by the name under which a field was read: {"url": {"metadata.url": 2}};
+                           looks_like_url: fields of rows without an address that were not read
+    unknown_keys           rows by key that is not used
+    filter_columns         columns that a user's corpus filters added to the ledger
+    skipped_files          files in folders of the inputs that are not read, by ending
+    withdrawn_by_reason    and what follows it: only of a replay; None for a corpus from raw files
+    duplicates_not_brought_back   dropped as duplicates of a document that was withdrawn
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    n_in: int
+    n_kept: int
+    n_dropped: int = 0
+    n_probes: int
+    bytes_in: int
+    bytes_kept: int
+    dropped_by_reason: Mapping[str, DocumentSum]
+    documents_by_consent: Mapping[str, int]
+    absolute_rules: AbsoluteRules = field(default_factory=AbsoluteRules)
+    unread_terms: AbsoluteRules = field(default_factory=AbsoluteRules)
+    letters_lost: LettersLost = field(default_factory=LettersLost)
+    pii_replaced: Mapping[str, int]
+    kept_by_language: Mapping[str, DocumentSum]
+    kept_by_consent: Mapping[str, DocumentSum] = field(default_factory=dict)
+    by_split: Mapping[str, DocumentSum]
+    by_host: Mapping[str, HostCounts]
+    hosts: int
+    fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    unknown_keys: Mapping[str, int] = field(default_factory=dict)
+    filter_columns: Mapping[str, FilterColumn] = field(default_factory=dict)
+    skipped_files: Mapping[str, int] = field(default_factory=dict)
+    withdrawn_by_reason: Mapping[str, int] | None = None
+    withdrawn_tokens: Mapping[str, int] = field(default_factory=dict)
+    withdrawn_by_language: Mapping[str, WithdrawnSum] = field(default_factory=dict)
+    withdrawn_probes: int = 0
+    duplicates_not_brought_back: Mapping[str, int] = field(default_factory=dict)
+    deletion_requests: DeletionRequests | None = None
 
 
-def whole_text(text: str) -> str:
-    """`text` with half of a surrogate pair, which no file can hold, replaced by U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+@dataclass(frozen=True, kw_only=True)
+class TokenRates:
+    """Token counts and rates of a text; rates are None where they are undefined."""
+
+    documents: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    bytes_per_token: float | None = None
+    tokens_per_character: float | None = None
+    tokens_per_word: float | None = None
+    vocabulary_used: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRates(TokenRates):
+    """Token rates of a sample of the corpus, over all and by language.
+
+    whole          whether the sample is the whole corpus
+    corpus_bytes   bytes of the corpus without planted texts
+    """
+
+    whole: bool = True
+    corpus_bytes: int = 0
+    languages: Mapping[str, TokenRates]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelRates:
+    """Token rates of one language of a parallel text; without blanks, no tokens_per_word."""
+
+    tokens_per_line: float
+    documents: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    bytes_per_token: float
+    tokens_per_character: float | None = None
+    tokens_per_word: float | None = None
+    vocabulary_used: float
+
+    def __post_init__(self) -> None:
+        for name in ("tokens_per_line", "bytes_per_token"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise FieldError(name, "a positive number")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelCosts:
+    """Token rates of the same lines of `text` in each language.
+
+    gini   inequality of tokens per line, from 0 to 1
+    """
+
+    text: str
+    lines: int
+    gini: float
+    bytes_per_token: float | None = None
+    vocabulary_used: float | None = None
+    languages: Mapping[str, ParallelRates]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSummary:
+    """tokenizer/summary.json: vocabulary size and token rates."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    vocabulary: int
+    reserved: int = 0
+    sha256: str = ""
+    fast: bool = False
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    train: SampleRates
+    held_out: SampleRates | None = None
+    parallel: ParallelCosts | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackStage:
+    """A stage of the training stream; unnamed without a mixture."""
+
+    OPEN: ClassVar[bool] = True
+
+    name: str = ""
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackSplit:
+    """A split of the packed corpus.
+
+    documents    each time that one occurs
+    planted_documents, planted_tokens   those of planted passages among them
+    """
+
+    tokens: int
+    documents: int
+    planted_documents: int = 0
+    planted_tokens: int = 0
+    tokens_by_language: Mapping[str, int] = field(default_factory=dict)
+    stages: tuple[PackStage, ...] = ()
+    shards: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackManifest:
+    """pack/manifest.json: the packed corpus.
+
+    token_type   "uint16" or "int32"
+    order        rule of the order of documents
+    """
+
+    SCHEMA: ClassVar[int] = 2
+
+    tokenizer_sha256: str = ""
+    vocabulary: int = 0
+    token_type: str = ""
+    config: object = None
+    order: str = ""
+    splits: Mapping[str, PackSplit]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetCoverage:
+    """Searchable items of one evaluation set.
+
+    blind    items without a searchable text: a document that contains them is reported as clean
+    runs     texts searched for by their word runs
+    short    texts searched for as a whole
+    unseen   texts too short to search for
+    """
+
+    items: int
+    blind: int
+    runs: int
+    short: int
+    unseen: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoverageFile:
+    """contamination/coverage.json: which evaluation texts a contamination screen searches for."""
+
+    SCHEMA: ClassVar[int] = 2
+    OPEN: ClassVar[bool] = True
+
+    sets: Mapping[str, SetCoverage]

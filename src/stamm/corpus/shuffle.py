@@ -72,10 +72,7 @@ class StoredTokens(TokenStream, Protocol):
         """Number of files that can be examined separately."""
 
     def examine(self, files: Iterable[int]) -> dict[int, Any]:
-        """Read these files completely; plain Python objects for `proof`, by number.
-
-        Raises   DataError when one does not match its hash or index.
-        """
+        """Read these files completely, for `proof`; raises DataError where one does not match."""
 
     def proof(self, seen: Mapping[int, Any]) -> Proof:
         """The result from those of all files, which several processes may have examined."""
@@ -129,10 +126,10 @@ def shuffled(places: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int
             fix=f"Ask for 0 .. {count - 1}",
         )
     numbers = places.astype(np.uint64)
-    again = np.arange(len(numbers))
-    while len(again):
-        numbers[again] = _through_the_rounds(numbers[again], count, seed)
-        again = again[numbers[again] >= count]
+    unplaced = np.arange(len(numbers))
+    while len(unplaced):
+        numbers[unplaced] = _through_the_rounds(numbers[unplaced], count, seed)
+        unplaced = unplaced[numbers[unplaced] >= count]
     return numbers.astype(np.int64)
 
 
@@ -197,14 +194,14 @@ class WindowOrder:
         pieces: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
         index, stop = first, first + count
         while index < stop:
-            epoch, place = divmod(index, self.count)
-            stage = bisect.bisect_right(self._borders, place) - 1
+            epoch, window = divmod(index, self.count)
+            stage = bisect.bisect_right(self._borders, window) - 1
             begin, end = self._borders[stage : stage + 2]
-            taken = min(end - place, stop - index)
-            places = np.arange(place - begin, place - begin + taken, dtype=np.int64)
-            order = shuffled(places, end - begin, _shuffle_seed(self._seed, epoch, stage))
+            num_windows = min(end - window, stop - index)
+            positions = np.arange(window - begin, window - begin + num_windows, dtype=np.int64)
+            order = shuffled(positions, end - begin, _shuffle_seed(self._seed, epoch, stage))
             pieces.append(self._starts[stage] + order * self.length)
-            index += taken
+            index += num_windows
         return np.concatenate(pieces)
 
 

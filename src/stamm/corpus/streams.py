@@ -29,17 +29,26 @@ _MAGIC = {
 _CODECS = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd"}
 
 
-class StreamError(Exception):
-    """The rest of a stream cannot be read.
-
-    reason   a ledger reason: "broken_compression" or "decompression_limit"
-    detail   position and cause
-    """
+class UnusableError(Exception):
+    """Raised for what cannot be used, with a reason of the ledger and its detail."""
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
         self.detail = detail
         super().__init__(f"{reason}: {detail}")
+
+
+class StreamError(UnusableError):
+    """The rest of a stream cannot be read.
+
+    reason   a ledger reason: "broken_compression" or "decompression_limit"
+    detail   position and cause
+    is_cut   whether the file is sound as far as it goes, and ends in the middle
+    """
+
+    def __init__(self, reason: str, detail: str, *, is_cut: bool = False) -> None:
+        super().__init__(reason, detail)
+        self.is_cut = is_cut
 
 
 class BoundedStream:
@@ -61,7 +70,7 @@ class BoundedStream:
             raise DataError(
                 f"cannot read {path}: {error.strerror}", fix="Check the path in corpus.inputs"
             ) from None
-        self._codec = _CODECS.get(path.suffix)
+        self._codec = _CODECS.get(path.suffix.lower())
         self._source = self._decompressed()
 
     def __enter__(self) -> BoundedStream:
@@ -85,6 +94,7 @@ class BoundedStream:
             self._broken = StreamError(
                 "broken_compression",
                 f"after {self._delivered + len(piece)} decompressed bytes: {error}",
+                is_cut="Truncated" in str(error),
             )
             if not piece:
                 raise self._broken from None
@@ -116,15 +126,15 @@ class BoundedStream:
         self._file.close()
         self._file = self._path.open("rb")
         self._source = self._decompressed()
-        skipped, found = 0, bytearray()
+        skipped, tail = 0, bytearray()
         while skipped < self._delivered:
             skipped += len(self._source.read(min(PIECE_BYTES, self._delivered - skipped)))
         try:
             while byte := self._source.read(1):
-                found += byte
+                tail += byte
         except OSError:
-            return bytes(found)
-        return bytes(found)
+            return bytes(tail)
+        return bytes(tail)
 
 
 @dataclass(frozen=True)
@@ -134,11 +144,27 @@ class Line:
     number   from 1
     data     its bytes without the line end; the first `limit` bytes of a line that is too long
     size     its true length in bytes
+    ended    whether a line end follows, rather than the end of the file
     """
 
     number: int
     data: bytes
     size: int
+    ended: bool = True
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the file ends inside of this JSON value: in a string, an object or a list."""
+        if self.ended or self.size > len(self.data):
+            return False
+        depth = 0
+        for mark in _MARKS.finditer(self.data):
+            if mark[0].startswith(b'"'):
+                if not mark[1]:
+                    return True
+            else:
+                depth += (mark[0] in b"[{") - (mark[0] in b"]}")
+        return depth > 0
 
 
 def bounded_items(stream: BoundedStream, limit: int) -> Iterator[Line]:
@@ -178,7 +204,7 @@ def bounded_items(stream: BoundedStream, limit: int) -> Iterator[Line]:
         size += len(piece) - start
     if depth == 1 and not in_string and held.strip():
         yield Line(number, bytes(held).strip(), size)
-    raise StreamError("invalid_json", "the array does not end")
+    raise StreamError("invalid_json", "the array does not end", is_cut=True)
 
 
 def bounded_lines(stream: BoundedStream, limit: int) -> Iterator[Line]:
@@ -197,4 +223,4 @@ def bounded_lines(stream: BoundedStream, limit: int) -> Iterator[Line]:
         held += rest[: max(0, limit - len(held))]
         size += len(rest)
     if size:
-        yield Line(number, bytes(held), size)
+        yield Line(number, bytes(held), size, ended=False)

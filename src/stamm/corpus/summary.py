@@ -6,13 +6,15 @@ from typing import Any
 
 from stamm.base.errors import DataError
 from stamm.corpus.consent.decision import ABSOLUTE_URL_RULES
-from stamm.corpus.ledger import KEPT, PII_KINDS, PLANTED
+from stamm.corpus.ledger import KEPT, PII_KINDS, PLANTED, reason_text
 from stamm.corpus.query import Query
-from stamm.corpus.reasons import reason_text
+from stamm.corpus.tables import added_columns
 
 SUMMARY = "summary.json"
 _HOSTS_SHOWN = 100
 _PERCENTILES = (50, 90, 99)
+_VALUES_SHOWN = 20
+_LONGEST_VALUE = 200
 _OWN = f"consent <> '{PLANTED}'"
 _KEPT = f"decision = '{KEPT}'"
 
@@ -29,7 +31,7 @@ def summarise(query: Query) -> dict[str, Any]:
         f"count(*) filter (not {_OWN}), coalesce(sum(bytes_in) filter ({_OWN}), 0)::bigint, "
         f"coalesce(sum(bytes_out) filter ({_OWN} and {_KEPT}), 0)::bigint from ledger"
     )
-    return {
+    summary = {
         "n_in": n_in,
         "n_kept": n_kept,
         "n_dropped": n_in - n_kept,
@@ -43,8 +45,10 @@ def summarise(query: Query) -> dict[str, Any]:
                 f"from ledger where {_OWN} group by state order by n desc, state"
             )
         ),
-        "absolute_rules": _absolute_rules(query),
-        "unread_terms": _unread_terms(query),
+        "absolute_rules": _documents_and_hosts(
+            query, f"consent = 'robots_allows' and contains(rule, '{ABSOLUTE_URL_RULES}')"
+        ),
+        "unread_terms": _documents_and_hosts(query, "unread_terms <> ''"),
         "letters_lost": _letters_lost(query),
         "pii_replaced": _pii(query),
         "kept_by_language": _table(query, "language", f"{_OWN} and {_KEPT}", "bytes_out"),
@@ -61,6 +65,9 @@ def summarise(query: Query) -> dict[str, Any]:
         },
         "hosts": query.rows(f"select count(distinct host) from ledger where {_OWN}")[0][0],
     }
+    if columns := _filter_columns(query):
+        summary["filter_columns"] = columns
+    return summary
 
 
 def require_kept(summary: dict[str, Any], query: Query) -> None:
@@ -103,19 +110,9 @@ def _table(query: Query, column: str, where: str, size: str) -> dict[str, dict[s
     return {value: {"documents": count, "bytes": size} for value, count, size in rows}
 
 
-def _absolute_rules(query: Query) -> dict[str, int]:
-    """Documents and hosts that a robots.txt allows which has rules written as absolute URLs."""
+def _documents_and_hosts(query: Query, where: str) -> dict[str, int]:
     ((documents, hosts),) = query.rows(
-        f"select count(*), count(distinct host) from ledger where {_OWN} and "
-        f"consent = 'robots_allows' and contains(rule, '{ABSOLUTE_URL_RULES}')"
-    )
-    return {"documents": documents, "hosts": hosts}
-
-
-def _unread_terms(query: Query) -> dict[str, int]:
-    """Documents and hosts with terms of use that were not read."""
-    ((documents, hosts),) = query.rows(
-        f"select count(*), count(distinct host) from ledger where {_OWN} and unread_terms <> ''"
+        f"select count(*), count(distinct host) from ledger where {_OWN} and {where}"
     )
     return {"documents": documents, "hosts": hosts}
 
@@ -129,6 +126,29 @@ def _letters_lost(query: Query) -> dict[str, float]:
     )
     names = [f"p{percentile}" for percentile in _PERCENTILES]
     return {"pages": pages, **dict(zip(names, shares, strict=True))}
+
+
+def _filter_columns(query: Query) -> dict[str, dict[str, Any]]:
+    """Values of the columns that a user's filters added, over the kept documents."""
+    kinds = {name: kind for name, kind, *_ in query.rows("describe ledger")}
+    columns: dict[str, dict[str, Any]] = {}
+    for name in added_columns(kinds):
+        where = f'{_OWN} and {_KEPT} and "{name}" is not null'
+        if kinds[name] == "VARCHAR":
+            values = query.rows(
+                f'select left("{name}", {_LONGEST_VALUE}), count(*) from ledger where {where} '
+                f"group by 1 order by 2 desc, 1 limit {_VALUES_SHOWN}"
+            )
+            columns[name] = {"values": dict(values)}
+        else:
+            ((least, median, largest),) = query.rows(
+                f'select min("{name}"), quantile_disc("{name}", 0.5), max("{name}") '
+                f"from ledger where {where}"
+            )
+            columns[name] = {"least": least, "median": median, "largest": largest}
+        ((documents,),) = query.rows(f"select count(*) from ledger where {where}")
+        columns[name]["documents"] = documents
+    return columns
 
 
 def _pii(query: Query) -> dict[str, int]:

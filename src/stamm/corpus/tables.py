@@ -1,11 +1,13 @@
-"""Deterministic Parquet files: the same bytes for the same rows."""
+"""Deterministic Parquet files, the same bytes for the same rows, and the schemas of ledger and documents."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,6 +19,53 @@ import pyarrow.parquet as pq
 from stamm.base.errors import DataError
 from stamm.base.files import atomic
 from stamm.base.receipts import check_file, check_present
+from stamm.corpus.ledger import COLUMNS, RESERVED, LedgerRow
+
+_TYPES = {"int": pa.int64(), "float": pa.float64()}
+
+
+def columns(names: str) -> pa.Schema:
+    """A schema of columns such as "url start:int64", which are texts without a type."""
+    typed = (name.partition(":") for name in names.split())
+    return pa.schema([(name, pa.type_for_alias(kind or "string")) for name, _, kind in typed])
+
+
+LEDGER_SCHEMA = pa.schema(
+    [(f.name, _TYPES.get(str(f.type), pa.string())) for f in fields(LedgerRow) if f.name in COLUMNS]
+)
+
+DOCUMENTS_SCHEMA = columns(
+    "document_id text url source licence language split probe_id repeat:int64"
+)
+"""Documents kept. `repeat`: number of copies in the training stream; 1 unless it is a probe."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+"""Names of columns of filters; a ledger may come from anyone."""
+
+
+def with_columns(columns: Mapping[str, object]) -> pa.Schema:
+    """The schema of a ledger with further columns, which have the types of these values."""
+    schema = LEDGER_SCHEMA
+    for name, value in columns.items():
+        schema = schema.append(pa.field(name, _TYPES.get(type(value).__name__, pa.string())))
+    return schema
+
+
+def schema_of(ledger: Path) -> pa.Schema:
+    """The schema of a stored ledger: LEDGER_SCHEMA, and the columns that filters added.
+
+    Raises   DataError as `stored_schema`.
+    """
+    stored, schema = stored_schema(ledger), LEDGER_SCHEMA
+    for name in added_columns(stored.names):
+        schema = schema.append(pa.field(name, stored.field(name).type))
+    return schema
+
+
+def added_columns(names: Iterable[str]) -> list[str]:
+    """The columns of a ledger that a user's corpus filters added."""
+    return [name for name in names if name not in (*COLUMNS, *RESERVED) and _NAME.fullmatch(name)]
+
 
 Row = Mapping[str, Any]
 _GROUP_ROWS = 2048
@@ -31,7 +80,7 @@ class TableWriter:
     """
 
     def __init__(self, path: Path, schema: pa.Schema, group_rows: int = _GROUP_ROWS) -> None:
-        self._schema, self._group_rows = schema, group_rows
+        self._schema, self._names, self._group_rows = schema, schema.names, group_rows
         self._writer = _writer(path, schema)
         self._rows: list[Row] = []
         self._letters = 0
@@ -46,7 +95,8 @@ class TableWriter:
         self._writer.close()
 
     def add(self, row: Row) -> None:
-        """Append one row. Every column of the schema must be named."""
+        """Append one row. Every column of the schema must be named; others are left out."""
+        row = {name: row[name] for name in self._names}
         self._rows.append(row)
         self._letters += sum(map(_size, row.values()))
         self.count += 1
@@ -55,7 +105,7 @@ class TableWriter:
 
     def _flush(self) -> None:
         if self._rows:
-            columns = {name: [row[name] for row in self._rows] for name in self._schema.names}
+            columns = {name: [row[name] for row in self._rows] for name in self._names}
             self._writer.write_table(pa.table(columns, schema=self._schema))
             self._rows, self._letters = [], 0
 
@@ -97,8 +147,8 @@ class RowGroups:
             self._groups.move_to_end(number)
             group = self._groups[number]
         first = self._ends[number] - group.num_rows
-        found: dict[str, Any] = group.slice(place - first, 1).to_pylist()[0]
-        return found
+        row: dict[str, Any] = group.slice(place - first, 1).to_pylist()[0]
+        return row
 
     def _read(self, number: int) -> pa.Table:
         try:
@@ -124,12 +174,12 @@ def parts(folder: Path, kind: str) -> list[Path]:
     Raises   DataError when there is none.
     """
     check_present(folder, f"{kind}-[0-9]*.parquet")
-    found = sorted(folder.glob(f"{kind}-[0-9]*.parquet"))
-    if not found:
+    paths = sorted(folder.glob(f"{kind}-[0-9]*.parquet"))
+    if not paths:
         raise DataError(
             f"{folder} contains no {part(kind, '00000')}", fix="Run the step that writes it again"
         )
-    return found
+    return paths
 
 
 def write_rows(path: Path, schema: pa.Schema, rows: Iterable[Row]) -> int:
@@ -180,13 +230,22 @@ def read_rows(path: Path, columns: list[str] | None = None) -> Iterator[dict[str
         raise _unreadable(path, error) from None
 
 
-def require_columns(path: Path, schema: pa.Schema) -> None:
-    """Raise DataError when a Parquet file lacks a column of `schema`: another version wrote it."""
+def stored_schema(path: Path) -> pa.Schema:
+    """The schema of a Parquet file.
+
+    Raises   DataError when it is missing or not Parquet.
+    """
+    check_file(path)
     try:
-        there = set(pq.read_schema(path).names)
+        return pq.read_schema(path)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(path, error) from None
-    missing = [name for name in schema.names if name not in there]
+
+
+def require_columns(path: Path, schema: pa.Schema) -> None:
+    """Raise DataError when a Parquet file lacks a column of `schema`: another version wrote it."""
+    stored_columns = set(stored_schema(path).names)
+    missing = [name for name in schema.names if name not in stored_columns]
     if missing:
         raise DataError(
             f"{path} has no column {missing[0]!r}: another version of stamm wrote it",
@@ -197,10 +256,7 @@ def require_columns(path: Path, schema: pa.Schema) -> None:
 def read_parts(
     folder: Path, kind: str, columns: list[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The rows of all files of one kind in a folder, shard after shard.
-
-    Raises   DataError as `read_rows` and `parts` do.
-    """
+    """The rows of all files of one kind in a folder; raises as `read_rows` and `parts`."""
     for path in parts(folder, kind):
         yield from read_rows(path, columns)
 

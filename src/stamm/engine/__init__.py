@@ -1,1 +1,1 @@
-"""The training loop, its checkpoints, and what a run will cost before it starts."""
+"""The training loop, its checkpoints, and estimates of the cost of a run."""

@@ -1,8 +1,8 @@
 """A check of the training data that runs during the first steps, for data that take long to read.
 
-Without it every byte is read before the first step. With it a thread of each process reads its part while
-steps are trained, and no checkpoint is written before all parts are found intact: nothing that was
-trained on damaged data is kept.
+Without it every byte is read before the first step. With it a thread of each process reads its part
+while steps are trained, and no checkpoint is written before all parts are verified: no weights
+trained on damaged data are kept.
 """
 
 from __future__ import annotations

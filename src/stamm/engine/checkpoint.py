@@ -32,14 +32,13 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from stamm.base.config import from_plain
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError, RunError, StammError
-from stamm.base.files import disk_full_error, is_full, read_json, sha256_file, sha256_value
+from stamm.base.files import disk_full_error, flush, is_full, read_json, sha256_file, sha256_value
 from stamm.base.schema import read_record
 from stamm.engine.checkpoint_files import (
     GONE,
     PART,
     checkpoint_folder,
     checkpoint_steps,
-    flush,
     order_names,
     read_state,
     write_state,
@@ -49,8 +48,10 @@ from stamm.engine.sharded_optimizer import STATE_PREFIX, ShardedOptimizer
 from stamm.engine.stored_decoder import check_config, is_stored_decoder, load_stored_decoder
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
+from stamm.models.loading import OpenModel, with_tokenizer
 from stamm.models.lora import base_parameters
-from stamm.runs.schemas.run import ConfigFile
+from stamm.models.serialization import checked_config
+from stamm.runs.records import ConfigFile
 
 _VALUES = "optimizer"  # state of a user's optimizer that is not a tensor
 _FROZEN = "frozen_sha256"  # of the start model, when its frozen weights are not in the checkpoint
@@ -184,8 +185,8 @@ class Checkpoints:
             for ending in (PART, GONE):
                 for leftover in self.folder.glob(f".step-*{ending}"):
                     shutil.rmtree(leftover)
-        found = [s for s in checkpoint_steps(self.folder) if at_most is None or s <= at_most]
-        steps: list[int] = self._world.broadcast_object(sorted(found, reverse=True))
+        steps_here = [s for s in checkpoint_steps(self.folder) if at_most is None or s <= at_most]
+        steps: list[int] = self._world.broadcast_object(sorted(steps_here, reverse=True))
         for step in steps:
             damage = self._damage(self._path(step), lambda: metrics(step))  # noqa: B023
             if not damage:
@@ -321,10 +322,10 @@ class Checkpoints:
         written  the files are new: their headers are sorted and they are flushed to disk first
         Raises   OSError, in every process, when one of them cannot read its files
         """
-        # A process sees its own files; those of other processes it may see later, or never when the
-        # folder is not shared.
+        # A process sees its own files at once; those of other processes later, or never in a folder
+        # that is not shared.
         seen = self._world.all_gather_object([path.name for path in folder.glob("*.safetensors")])
-        names = sorted({name for each in seen for name in each})
+        names = sorted({name for names_of_process in seen for name in names_of_process})
         mine: dict[str, str] = {}
         failure: OSError | None = None
         try:
@@ -360,13 +361,13 @@ class Checkpoints:
         if told:
             return str(told)
         try:
-            found = self._hashes(path)
+            actual = self._hashes(path)
         except OSError as error:
             return str(error)
-        for name in sorted({*recorded, *found}):
-            if name not in found:
+        for name in sorted({*recorded, *actual}):
+            if name not in actual:
                 return f"{name} is missing"
-            if recorded.get(name) != found[name]:
+            if recorded.get(name) != actual[name]:
                 return f"{name} has changed since it was written"
         return ""
 
@@ -418,8 +419,8 @@ class Checkpoints:
         config = path.resolve().parents[1] / "config.json"
         if self._world.is_main_process and isinstance(model, Decoder) and config.is_file():
             try:
-                found = read_json(config)
-                of_a_run = isinstance(found, dict) and "schema" in found
+                config_json = read_json(config)
+                of_a_run = isinstance(config_json, dict) and "schema" in config_json
                 plain = read_record(ConfigFile, config).config if of_a_run else None
                 if isinstance(plain, dict) and "model" in plain:
                     stored = from_plain(DecoderConfig, plain["model"], str(config))
@@ -437,10 +438,10 @@ class Checkpoints:
                 fix="Start from the folder model/ of that run, in which they are merged",
             )
         if not start and recorded != self._frozen:
-            found, here = (str(sha256)[:12] for sha256 in (recorded, self._frozen))
+            recorded_start, here = (str(sha256)[:12] for sha256 in (recorded, self._frozen))
             raise DataError(
                 f"the checkpoints in {self.folder} were trained on frozen weights with SHA-256 "
-                f"{found}, and the start model has {here}",
+                f"{recorded_start}, and the start model has {here}",
                 fix="Restore the start model, or train in another folder",
             )
 
@@ -516,3 +517,15 @@ def _quiet() -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def checkpoint_model(model: Path, path: Path, tokenizer: Path) -> OpenModel:
+    """The model of a checkpoint.
+
+    model   folder of the trained model, whose configuration it has
+    """
+    decoder = Decoder(checked_config(model))
+    checkpoints = Checkpoints(path.parent, 1, DistributedContext(device=torch.device("cpu")))
+    updater: Any = None  # read for the optimizer state alone
+    sha256 = checkpoints.load(path, decoder, updater, moments=False)
+    return with_tokenizer(decoder.eval(), tokenizer, sha256)

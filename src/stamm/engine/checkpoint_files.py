@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,8 +24,8 @@ def checkpoint_steps(folder: Path) -> list[int]:
     """The steps of the checkpoints in `folder`, damaged ones included, in order."""
     if not folder.is_dir():
         return []
-    found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
-    return sorted(int(match.group(1)) for match in found if match)
+    matches = (_NAME.fullmatch(path.name) for path in folder.iterdir())
+    return sorted(int(match.group(1)) for match in matches if match)
 
 
 def checkpoint_folder(folder: Path, step: int, ending: str = "") -> Path:
@@ -68,12 +67,3 @@ def order_names(path: Path) -> None:
             raise OSError(f"{path.name} has a header that cannot be put in order")
         file.seek(8)
         file.write(ordered.ljust(size))
-
-
-def flush(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

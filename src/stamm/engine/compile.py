@@ -8,10 +8,13 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 
 from stamm.base.console import Progress
 from stamm.engine.config import EngineConfig
+
+_GRAPH_BREAK = "graph_break"
 
 
 def missing_to_compile() -> str:
@@ -46,7 +49,13 @@ def compile_layers(layers: nn.ModuleList, config: EngineConfig, progress: Progre
     """Compile each layer in place; equal layers share one compilation. True when they were compiled.
 
     Without a compiler the layers run eagerly, slower; this is reported.
+
+    Edge     not with fullgraph=True: that counts compiled frames in one number of the process (torch 2.12,
+             2.13; github.com/pytorch/pytorch/pull/185138), and with micro-batches in several threads a call
+             could end with "found no compiled frames". `graph_break` has what it would have refused
+    Checked  tests/unit/engine/test_compiled_layers.py
     """
+    counters[_GRAPH_BREAK].clear()  # of what the process compiled before
     if config.compile == "off":
         return False
     missing = missing_to_compile()
@@ -56,5 +65,10 @@ def compile_layers(layers: nn.ModuleList, config: EngineConfig, progress: Progre
     separate_inductor_cache()
     torch._dynamo.reset()  # compilations of an earlier model count towards a limit per function
     for layer in layers:
-        layer.compile(fullgraph=True)
+        layer.compile()
     return True
+
+
+def graph_break() -> str:
+    """The first reason for which a layer was compiled in several parts; "" where each is in one."""
+    return next((reason.splitlines()[0] for reason in counters[_GRAPH_BREAK]), "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from stamm.base.config import validate
 
@@ -51,8 +51,6 @@ class StopOnNonfinite:
     window, deviations   definition of a loss spike: see `engine.spike_detection`
     """
 
-    FORMER_NAME: ClassVar = "Stop"
-
     window: int = 128
     deviations: float = 8.0
 
@@ -69,9 +67,6 @@ class RollBackAndSkip:
     Source    Chowdhery et al. 2022 (arXiv 2204.02311, section 5.1): spikes did not come back when
               the batches around them were left out
     """
-
-    FORMER_NAME: ClassVar = "RollBack"
-    FORMER_KEYS: ClassVar = {"passed_over": "skipped_steps"}
 
     window: int = 128
     deviations: float = 8.0
@@ -93,8 +88,6 @@ class SkipUpdate:
 
     at_most   such steps in a row; then the run ends
     """
-
-    FORMER_NAME: ClassVar = "GoOn"
 
     window: int = 128
     deviations: float = 8.0
@@ -146,12 +139,6 @@ class EngineConfig:
     async_checkpointing   write checkpoints in the background; needs their size in memory
     on_nonfinite       what to do about a non-finite loss or a loss spike
     """
-
-    FORMER_KEYS: ClassVar = {  # of version 0.1
-        "recompute": "activation_checkpointing",
-        "background_saves": "async_checkpointing",
-        "bad_losses": "on_nonfinite",
-    }
 
     threads: int = 2
     pieces: int | None = None

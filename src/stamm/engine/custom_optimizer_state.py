@@ -45,14 +45,14 @@ class CustomShardedOptimizer(ShardedOptimizer):
 
     def tensors(self) -> dict[str, Tensor]:
         """Every state tensor as "parameter name/state name", sharded as its parameter is."""
-        found: dict[str, Tensor] = {}
+        state_tensors: dict[str, Tensor] = {}
         for name, key, value in self._state():
             if isinstance(value, Tensor):
                 parameter = self._whole[name]
                 if isinstance(parameter, DTensor) and value.numel() > 1:
                     self._check_shape(name, key, value)
-                found[f"{name}/{key}"] = as_parameter(parameter, value.detach())
-        return found
+                state_tensors[f"{name}/{key}"] = as_parameter(parameter, value.detach())
+        return state_tensors
 
     @property
     def counts(self) -> list[int]:
@@ -132,7 +132,7 @@ class CustomShardedOptimizer(ShardedOptimizer):
     def _state(self) -> list[tuple[str, str, Any]]:
         """(parameter name, state name, value) of all state."""
         names: dict[Tensor, str] = {shard: name for name, shard in self._shards.items()}
-        found: list[tuple[str, str, Any]] = []
+        entries: list[tuple[str, str, Any]] = []
         for parameter, state in self.optimizer.state.items():
             if parameter not in names or not isinstance(state, dict):
                 self._refuse(f"the state {parameter!r:.40} is not that of a parameter")
@@ -141,8 +141,8 @@ class CustomShardedOptimizer(ShardedOptimizer):
                     self._refuse(f"state[parameter][{key!r}] is a {type(value).__name__}")
                 if not isinstance(key, str) or "/" in key:
                     self._refuse(f"state[parameter] has the key {key!r}")
-                found.append((names[parameter], key, value))
-        return found
+                entries.append((names[parameter], key, value))
+        return entries
 
     def _check_shape(self, name: str, key: str, value: Tensor) -> None:
         shard = self._shards[name]

@@ -241,10 +241,10 @@ def estimate_memory(
     tokens = sequences * context // (how.context * how.tensor)
     row = width * model.d_model * tokens
     kept = _kept(model, sequences, context, width, how)
-    base, each = _Base(weights, moments), how.at_once
+    base, at_once = _Base(weights, moments), how.at_once
     forward = {
         "gradients": gradients if how.micro_batches > how.at_once else 0,
-        # While one layer is computed with, the weights of the next are on their way.
+        # While one layer is computed with, the weights of the next are being gathered.
         "gathered": width * (ends + min(2, model.num_layers) * layer) if cut else 0,
     }
     again = _layer(model, context, width, how) * tokens if how.recompute else 0
@@ -253,27 +253,27 @@ def estimate_memory(
         base.at(
             "the loss",
             **forward,
-            kept=each * kept,
-            working=each * _logits(model, tokens, width, gpu=how.gpu),
+            kept=at_once * kept,
+            working=at_once * _logits(model, tokens, width, gpu=how.gpu),
         ),
         # Both gradients of the loss are scaled into new ones, and that of the matrix is cast.
         base.at(
             "the backward pass begins",
             **forward,
-            kept=each * kept,
-            working=each * (row + (4 if width == 4 else 6) * output),
+            kept=at_once * kept,
+            working=at_once * (row + (4 if width == 4 else 6) * output),
         ),
         base.at(
             "the backward pass of the last layer",
             **forward,
-            kept=each * (kept - 4 * output - row - tail),
-            working=each * (width * output + row + again + _block_work(model, tokens, width))
+            kept=at_once * (kept - 4 * output - row - tail),
+            working=at_once * (width * output + row + again + _block_work(model, tokens, width))
             + ((width + 4) * learned if cut else 0)
             + (_casts(model, tokens, how) if precision in EIGHT_BITS else 0),
         ),
         base.at(
             "the backward pass ends",
-            gradients=gradients if each == 1 else (1 + each) * gradients,
+            gradients=gradients if at_once == 1 else (1 + at_once) * gradients,
             gathered=width * ends if cut else 0,
             working=output_sent if cut else 4 * output * model.tied_embeddings,
         ),
@@ -292,7 +292,7 @@ def estimate_memory(
         weights=weights,
         gradients=gradients,
         moments=moments,
-        activations=each * kept,
+        activations=at_once * kept,
         gathered=forward["gathered"],
         host=_COPIES * saved if how.gpu else 0,
         timeline=tuple(timeline),
@@ -382,12 +382,12 @@ def _moments(groups: Iterable[Group], sizes: Mapping[str, int]) -> int:
 
 def _largest_layer(shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Number of elements in the matrices of the largest layer."""
-    found: dict[str, int] = {}
+    numel_by_layer: dict[str, int] = {}
     for name, shape in shapes.items():
         if ".layers." in name and len(shape) >= 2:
             layer = name.split(".")[2]
-            found[layer] = found.get(layer, 0) + math.prod(shape)
-    return max(found.values(), default=0)
+            numel_by_layer[layer] = numel_by_layer.get(layer, 0) + math.prod(shape)
+    return max(numel_by_layer.values(), default=0)
 
 
 def _kept(model: DecoderConfig, sequences: int, context: int, width: int, how: Setting) -> int:
@@ -423,19 +423,19 @@ def _layer(
     ffn = model.ffn_of(model.num_layers - 1 if layer is None else layer)
     d, e = model.d_model, model.head_width
     queries, keys = model.num_heads * e, model.num_kv_heads * e
-    found = 2 * _norm(d, 1, width, how) + 2 * width * d * how.tensor
+    kept = 2 * _norm(d, 1, width, how) + 2 * width * d * how.tensor
     if model.qk_norm:
         heads = model.num_heads + model.num_kv_heads
-        found += _norm(queries + keys, heads, width, how)
-    found += width * (2 * queries + 2 * keys * how.context)
-    found += (4 if how.dense or how.gpu else 8) * model.num_heads
+        kept += _norm(queries + keys, heads, width, how)
+    kept += width * (2 * queries + 2 * keys * how.context)
+    kept += (4 if how.dense or how.gpu else 8) * model.num_heads
     if how.compiled and isinstance(ffn, PlainFFN) and isinstance(ffn.memory, SavePost):
         inner = 2 * width * ffn.width  # whatever the order of evaluation
     else:
         inner = inner_bytes(ffn, width)
     low = len(adapter_shapes(model, how.lora)) // 2 // model.num_layers if how.lora else 0
     low *= how.lora.rank if how.lora else 0  # A x of every adapter
-    return found + inner + factor_bytes(d, ffn, width) + width * low
+    return kept + inner + factor_bytes(d, ffn, width) + width * low
 
 
 def _norm(numbers: int, rows: int, width: int, how: Setting) -> int:
@@ -470,11 +470,11 @@ def _casts(model: DecoderConfig, tokens: int, how: Setting) -> int:
 
     Eager mode also has one of them in float32, while it is scaled and clamped.
     """
-    seen, found = tokens * how.tensor, 0
+    seen, most = tokens * how.tensor, 0
     for rows, columns in layer_matrices(model, how.tensor).values():
         _, middle, largest = sorted((seen * rows, seen * columns, rows * columns))
-        found = max(found, middle + largest + (0 if how.compiled else 2 * 4 * largest))
-    return found
+        most = max(most, middle + largest + (0 if how.compiled else 2 * 4 * largest))
+    return most
 
 
 def _update(

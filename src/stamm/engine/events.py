@@ -14,7 +14,6 @@ from stamm.base.files import read_json, write_json
 
 SCHEMA = 1
 SPIKE, NONFINITE, SKIPPED = "spike", "non-finite loss", "skipped steps"
-_FORMER_NAMES = {"no number": NONFINITE, "passed over": SKIPPED}  # in runs of version 0.1
 
 
 class Events:
@@ -59,7 +58,7 @@ class Events:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The events in a file; none when it does not exist. Names of version 0.1 become today's.
+    """The events in a file; none when it does not exist.
 
     Raises   DataError when it is something else, or damaged.
     """
@@ -67,8 +66,6 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         return []
     stored = read_json(path)
     events = stored.get("events") if isinstance(stored, dict) else None
-    if isinstance(events, list):
-        events = [_renamed(event) for event in events]
     if (
         not isinstance(events, list)
         or stored.get("schema") != SCHEMA
@@ -79,17 +76,6 @@ def read_events(path: Path) -> list[dict[str, Any]]:
             fix="Restore it, or delete it: non-finite losses and spikes are detected again",
         )
     return events
-
-
-def _renamed(event: Any) -> Any:
-    if not isinstance(event, dict):
-        return event
-    names = {
-        key: _FORMER_NAMES[value]
-        for key, value in event.items()
-        if key in ("event", "why") and isinstance(value, str) and value in _FORMER_NAMES
-    }
-    return {**event, **names}
 
 
 def _is_event(event: Any) -> bool:

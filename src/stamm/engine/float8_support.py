@@ -1,4 +1,4 @@
-"""Which models and which GPUs products in 8 bits are for. No torch here."""
+"""Support of 8-bit products: models and GPUs. No torch here."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _CUT_BY_COLUMNS = ("o_proj", "down_proj")
 
 def layer_matrices(model: DecoderConfig, tensor: int) -> dict[str, tuple[int, int]]:
     """Rows and columns of the matrices of the layers, as each of `tensor` processes has them."""
-    found = {}
+    matrices = {}
     for name, shape in parameter_shapes(model).items():
         if ".layers." in name and len(shape) == 2:
             rows, columns = shape
             cut = name.split(".")[-2] in _CUT_BY_COLUMNS
-            found[name] = (rows, columns // tensor) if cut else (rows // tensor, columns)
-    return found
+            matrices[name] = (rows, columns // tensor) if cut else (rows // tensor, columns)
+    return matrices
 
 
 def refusals(
     engine: EngineConfig, model: DecoderConfig, context: int, capability: tuple[int, int] | None
 ) -> Iterator[tuple[str, str]]:
-    """Why a model cannot be trained so, each as what and a fix; nothing where it can.
+    """The reasons why a model cannot be trained in 8 bits, each with a fix; none where it can.
 
     context      tokens of a sequence
-    capability   of the GPU, as its maker counts; None: it is trained on a CPU
+    capability   CUDA compute capability of the GPU; None: a CPU
     """
     if engine.precision not in EIGHT_BITS:
         return
@@ -59,10 +59,10 @@ def refusals(
                 " or set engine.precision=bfloat16",
             )
             break
-    each = context // engine.parallel.context
-    if each % LANES:
+    local_context = context // engine.parallel.context
+    if local_context % LANES:
         yield (
-            f"{asked} multiplies {LANES} tokens at once, and context = {context} leaves {each} to"
+            f"{asked} multiplies {LANES} tokens at once, and context = {context} leaves {local_context} to"
             " each process",
             f"Use a multiple of {LANES * engine.parallel.context}",
         )

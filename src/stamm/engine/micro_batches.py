@@ -2,9 +2,9 @@
 
 Two threads that share each operation wait for each other at its end; beside another busy process
 they mostly wait. Here each micro-batch is computed by one thread alone, the next free one takes the
-next, and threads meet once a step. A gradient is the sum over micro-batches in their order, whichever
-thread computed them and whenever: its bits do not depend on the load, nor on the number of threads
-while each operation has one.
+next, and threads synchronise once a step. A gradient is the sum over micro-batches in their order,
+whichever thread computed them and whenever: its bits do not depend on the load, nor on the number
+of threads while each operation has one.
 
 Measured  docs/log/2026-11-23-busy-machine.md
 Checked   tests/unit/engine/test_micro_batches.py
@@ -28,7 +28,7 @@ class GradientAccumulator:
     """Computes a model's gradients over the micro-batches of a step.
 
     model     its parameters get the sums, as `grad`
-    threads   all there are: where several micro-batches are in flight, each has its share of them
+    threads   all CPU threads: micro-batches in flight divide them
     """
 
     def __init__(self, model: nn.Module, threads: int = 1) -> None:
@@ -37,9 +37,9 @@ class GradientAccumulator:
         self._compiled: set[Hashable] = set()
 
     def compute(self, batches: MicroBatches) -> list[StepLoss]:
-        """Set every parameter's gradient; the losses by micro-batch, without what led to them.
+        """Set every parameter's gradient; the losses by micro-batch, detached from their graphs.
 
-        Raises   what a micro-batch raises, once none is computed any more
+        Raises   what a micro-batch raises, after all threads have stopped
         """
         workers = min(self._threads, batches.at_once, len(batches.each))
         if workers <= 1:
@@ -61,7 +61,7 @@ class GradientAccumulator:
 
 
 class _Step:
-    """The micro-batches of one step, and what is known of them so far.
+    """The micro-batches of one step, and their results so far.
 
     ahead   how many may be begun before the one whose gradients are added next
     """
@@ -71,7 +71,7 @@ class _Step:
     ) -> None:
         self._batches, self._parameters, self._ahead = batches, parameters, ahead
         self._losses: dict[int, StepLoss] = {}
-        self._left = list(range(len(batches)))
+        self._to_begin = list(range(len(batches)))
         self._changed = threading.Condition()
         self._waiting: dict[int, Sequence[Tensor | None]] = {}
         self._added = 0
@@ -80,7 +80,7 @@ class _Step:
 
     def compute_alone(self, index: int) -> None:
         """Compute the micro-batch before others are begun."""
-        self._left.remove(index)
+        self._to_begin.remove(index)
         self._compute(index)
 
     def work(self) -> None:
@@ -99,9 +99,9 @@ class _Step:
 
     def _next(self) -> int | None:
         with self._changed:
-            while self._left and self._error is None:
-                if self._left[0] < self._added + self._ahead:
-                    return self._left.pop(0)
+            while self._to_begin and self._error is None:
+                if self._to_begin[0] < self._added + self._ahead:
+                    return self._to_begin.pop(0)
                 self._changed.wait()
         return None
 
@@ -110,10 +110,10 @@ class _Step:
         try:
             if self._error is not None:
                 return
-            found = self._batches[index].compute()
-            gradients = torch.autograd.grad(found.loss, self._parameters, allow_unused=True)
+            loss = self._batches[index].compute()
+            gradients = torch.autograd.grad(loss.loss, self._parameters, allow_unused=True)
             with self._changed, torch.no_grad():
-                self._losses[index] = found.detach()
+                self._losses[index] = loss.detach()
                 self._waiting[index] = gradients
                 del gradients
                 while self._added in self._waiting:
@@ -134,19 +134,19 @@ class _Step:
             elif parameter in self._summed:
                 parameter.grad += gradient
             else:
-                # What autograd returns may share its memory with another gradient.
+                # A gradient from autograd may share its memory with another gradient.
                 total = torch.empty_like(parameter)
                 parameter.grad = torch.add(parameter.grad, gradient, out=total)
                 self._summed.add(parameter)
 
 
 def _backward(batch: MicroBatch) -> StepLoss:
-    found = batch.compute()
-    found.loss.backward()  # type: ignore[no-untyped-call]
-    return found.detach()
+    loss = batch.compute()
+    loss.loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
 
 
 def _set_operation_threads(threads: int) -> None:
-    # A thread's first question gives it the number that was last given to any thread.
+    # The first query in a thread returns the number that was last set in any thread.
     torch.get_num_threads()
     torch.set_num_threads(threads)

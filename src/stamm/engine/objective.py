@@ -1,6 +1,6 @@
 """Training objectives: the protocol between the training loop and what a model is trained to do.
 
-The trainer knows nothing else of an objective: it back-propagates `StepLoss.loss`, sums and records
+This is the whole interface: the trainer back-propagates `StepLoss.loss`, sums and records
 the named metrics, and reads one of them for spike detection. Next-token prediction is one objective
 (`pretrain.next_token`); a user's is written the same way (docs/extending/objective.md).
 """

@@ -36,12 +36,14 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from stamm.activations.module import Activation
 from stamm.base.errors import ConfigError
 from stamm.engine.config import EngineConfig
 from stamm.engine.distributed import DistributedContext
 from stamm.models.config import Dense
 from stamm.models.decoder import Decoder, DecoderLayer
 from stamm.models.lora import LoraLinear
+from stamm.models.reward_head import RewardHead
 from stamm.models.rope import inverse_frequencies
 
 _BY_COLUMNS = ("o_proj", "down_proj")
@@ -98,14 +100,25 @@ def apply_fsdp(decoder: Decoder, world: DistributedContext, config: EngineConfig
 
 
 @torch.no_grad()
+def allocate_weights(decoder: Decoder, device: torch.device) -> None:
+    """Allocate a decoder on the meta device whose weights are loaded afterwards; a reward head is 0."""
+    decoder.to_empty(device=device)
+    config = decoder.config
+    decoder.model.frequencies.copy_(inverse_frequencies(config.rope, config.head_width))
+    for module in decoder.modules():
+        if isinstance(module, RewardHead):
+            module.weight.zero_()
+        if isinstance(module, Activation):
+            module.reset_parameters()
+
+
+@torch.no_grad()
 def init_sharded_weights(decoder: Decoder, seed: int, device: torch.device) -> None:
     """Initialise a decoder on the meta device, sharded by `apply_fsdp`, to the weights of `build_decoder`.
 
     Memory   one whole matrix beside the local shards
     """
-    decoder.to_empty(device=device)
-    config = decoder.config
-    decoder.model.frequencies.copy_(inverse_frequencies(config.rope, config.head_width))
+    allocate_weights(decoder, device)
     decoder.initialise(seed, copy_shard)
 
 
@@ -124,15 +137,20 @@ def local_region(parameter: Tensor) -> tuple[slice, ...]:
     return tuple(slice(b, b + n) for b, n in zip(begin, shape, strict=True))
 
 
-def full_state_dict(model: nn.Module, world: DistributedContext) -> dict[str, Tensor]:
-    """Every parameter unsharded, on the CPU of the main process; the others get an empty dict."""
-    found: dict[str, Tensor] = {}
+def full_state_dict(
+    model: nn.Module, world: DistributedContext, *, everywhere: bool = False
+) -> dict[str, Tensor]:
+    """Every parameter unsharded, on the CPU of the main process; the others get an empty dict.
+
+    everywhere   every process gets them
+    """
+    state: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         whole = parameter.detach()
         whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
-        if world.is_main_process:
-            found[name] = whole.cpu()
-    return found
+        if everywhere or world.is_main_process:
+            state[name] = whole.cpu()
+    return state
 
 
 def small_parameters(model: nn.Module) -> list[nn.Parameter]:

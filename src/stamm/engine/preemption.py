@@ -53,5 +53,14 @@ class PreemptionHandler:
             fix="Run the same command again to resume",
         )
 
+    def stopped_compiling(self, step: int) -> StoppedError:
+        """The error that ends the run where the signal ended the compiler in `step`."""
+        asked = self.pending.name if self.pending else "a signal"
+        return StoppedError(
+            f"training was asked to end ({asked}) while the layers were compiled, in step {step}: what "
+            "was saved before is kept",
+            fix="Run the same command again to resume",
+        )
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.pending = signal.Signals(number)

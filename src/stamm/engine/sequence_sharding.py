@@ -17,6 +17,7 @@ from stamm.base.errors import ConfigError
 from stamm.engine.distributed import DistributedContext
 from stamm.models.attention_mask import (
     AttentionInputs,
+    AttentionModel,
     Kernel,
     attention_inputs,
     partial_attention_inputs,
@@ -45,8 +46,8 @@ class SequenceShard:
 
     def rows(self, first: int, count: int) -> range:
         """This process's sequences of `count`, from `first` on: equally many, up to one, possibly none."""
-        place, ways = self._world.mesh_coordinates[0], self._world.data
-        return range(first + count * place // ways, first + count * (place + 1) // ways)
+        data_rank, ways = self._world.mesh_coordinates[0], self._world.data
+        return range(first + count * data_rank // ways, first + count * (data_rank + 1) // ways)
 
     def largest(self, count: int) -> int:
         """Sequences of the process that has most of `count`."""
@@ -70,7 +71,11 @@ class SequenceShard:
         return x_BT if self.is_whole else x_BT[:, self._own]
 
     def attention_inputs(
-        self, frequencies: Tensor, document_BT: Tensor, dtype: torch.dtype, kernel: Kernel = "auto"
+        self,
+        model: AttentionModel,
+        document_BT: Tensor,
+        dtype: torch.dtype,
+        kernel: Kernel = "auto",
     ) -> AttentionInputs:
         """Rotary angles and attention mask of this process's query tokens.
 
@@ -78,12 +83,10 @@ class SequenceShard:
         kernel        attention backend, as in `models.attention_mask`
         """
         if self._world.context == 1:
-            return attention_inputs(
-                frequencies, document_BT.shape[1], document_BT, dtype, kernel=kernel
-            )
-        queries, keys = (p.to(frequencies.device) for p in (self._queries, self._keys))
+            return attention_inputs(model, document_BT.shape[1], document_BT, dtype, kernel=kernel)
+        queries, keys = (p.to(document_BT.device) for p in (self._queries, self._keys))
         documents = document_BT[:, queries], document_BT[:, keys]
-        return partial_attention_inputs(frequencies, *documents, queries, keys, dtype, kernel)
+        return partial_attention_inputs(model, *documents, queries, keys, dtype, kernel)
 
     @property
     def is_whole(self) -> bool:

@@ -59,12 +59,12 @@ class ShardedOptimizer:
     def tensors(self) -> dict[str, Tensor]:
         """Every state tensor as "parameter name/state name", sharded as its parameter is."""
         self._make_state()
-        found: dict[str, Tensor] = {}
+        state_tensors: dict[str, Tensor] = {}
         for name, shard in self._shards.items():
             for key, value in self.optimizer.state[shard].items():
                 if isinstance(value, Tensor):
-                    found[f"{name}/{key}"] = as_parameter(self._whole[name], value)
-        return found
+                    state_tensors[f"{name}/{key}"] = as_parameter(self._whole[name], value)
+        return state_tensors
 
     def values(self) -> dict[str, Any] | None:
         """State that is not a tensor, as JSON values; None: the `counts` are all."""

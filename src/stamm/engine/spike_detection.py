@@ -17,7 +17,7 @@ from stamm.engine.config import RollBackAndSkip, SkipUpdate, StopOnNonfinite
 
 LossStatus = Literal["ok", "spike", "nonfinite"]
 _NORMAL = 1.4826  # of a normal distribution: standard deviation / median absolute deviation
-_FEWEST = 16  # losses, before anything is called a spike
+_FEWEST = 16  # losses, before a loss can be a spike
 
 
 class SpikeDetector:

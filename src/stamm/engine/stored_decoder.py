@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from stamm.base.errors import DataError
@@ -15,7 +14,8 @@ from stamm.engine.parallel import local_region, local_shard
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.lora import base_parameters
-from stamm.models.serialization import checked_config
+from stamm.models.mapped_weights import drop_pages
+from stamm.models.serialization import checked_config, map_decoder
 from stamm.runs.model_outputs import DECODER, WEIGHTS, weights_sha256
 
 
@@ -50,16 +50,16 @@ def load_stored_decoder(folder: Path, model: nn.Module, world: DistributedContex
             _copy(folder, base_parameters(model))
         except DataError as error:
             failure = error
-    failures = [found for found in world.all_gather_object(failure) if found is not None]
+    failures = [failed for failed in world.all_gather_object(failure) if failed is not None]
     if failures:
         raise failures[0]
     return str(sha256)
 
 
-def check_config(place: str, stored: DecoderConfig, model: DecoderConfig) -> None:
-    """Check what the shapes of tensors do not tell.
+def check_config(holder: str, stored: DecoderConfig, model: DecoderConfig) -> None:
+    """Check the settings that the shapes of tensors do not determine.
 
-    place    what has the configuration `stored`, for the message
+    holder   what has the configuration `stored`, for the message
     Raises   DataError when it is another model
     """
     there, here = stored.ffn.spec, model.ffn.spec
@@ -70,27 +70,24 @@ def check_config(place: str, stored: DecoderConfig, model: DecoderConfig) -> Non
     ]
     if there.content_hash != here.content_hash:
         pairs.insert(0, ("ffn.activation", f"{there.name!r}", f"{here.name!r}"))
-    for name, found, wanted in pairs:
-        if found != wanted:
+    for name, stored_setting, wanted_setting in pairs:
+        if stored_setting != wanted_setting:
             raise DataError(
-                f"{place} has {name} = {found}, and this run has model.{name} = {wanted}",
-                fix=f"Set model.{name}={found}, or start from another model",
+                f"{holder} has {name} = {stored_setting}, and this run has model.{name} = {wanted_setting}",
+                fix=f"Set model.{name}={stored_setting}, or start from another model",
             )
 
 
 @torch.no_grad()
 def _copy(folder: Path, parameters: Mapping[str, Tensor]) -> None:
-    path = folder / WEIGHTS
-    try:
-        with safe_open(path, framework="pt") as file:
-            stored = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-            _check_tensors(path, stored, {n: tuple(p.shape) for n, p in parameters.items()})
-            for name, parameter in parameters.items():
-                shard = local_shard(parameter)
-                if shard.numel():
-                    shard.copy_(file.get_slice(name)[local_region(parameter)])
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
+    path, stored = folder / WEIGHTS, map_decoder(folder)
+    shapes = {name: tuple(tensor.shape) for name, tensor in stored.items()}
+    _check_tensors(path, shapes, {n: tuple(p.shape) for n, p in parameters.items()})
+    for name, parameter in parameters.items():
+        shard = local_shard(parameter)
+        if shard.numel():
+            shard.copy_(stored[name][local_region(parameter)])
+            drop_pages(stored[name])
 
 
 def _check_tensors(

@@ -24,6 +24,7 @@ from stamm.base.files import disk_full_error, is_full
 from stamm.base.status import TrainingStatus
 from stamm.engine.background_check import BackgroundCheck
 from stamm.engine.checkpoint import Checkpoints
+from stamm.engine.compile import graph_break
 from stamm.engine.config import EngineConfig, RollBackAndSkip, SkipUpdate
 from stamm.engine.distributed import DistributedContext, report_lost_peers
 from stamm.engine.events import NONFINITE, SKIPPED, SPIKE, Events, read_events
@@ -118,6 +119,7 @@ class Trainer:
         self._evaluated: dict[int, float] = {}  # the metric of `stopping` by step
         self.best_step: int | None = None
         self.stopped_early = False
+        self._began = False
         self._accumulator = GradientAccumulator(model, config.threads)
         self._metric_names: tuple[str, ...] = ()
         self._path = folder / "metrics.jsonl"
@@ -170,7 +172,7 @@ class Trainer:
         if done:
             self._progress.log(f"Resuming after step {done} of {self._objective.num_steps}.")
         with PreemptionHandler() as preemption:
-            # Rolling back may lead to before the part that is trained here.
+            # A rollback may go back to before the part that is trained here.
             while first <= done < until and not self.stopped_early:
                 done = self._train_until(done, until, preemption)
             if self._check is not None:
@@ -273,10 +275,16 @@ class Trainer:
         try:
             sums, norm = self._gradients(step, preemption)
         except CompileError as error:
+            if preemption.pending is not None:  # the compiler was sent the signal, too
+                raise preemption.stopped_compiling(step) from error
             raise RunError(
                 f"the layers could not be compiled: {str(error).strip().splitlines()[0]}",
                 fix="Run the same command again, or train with engine.compile=off",
             ) from error
+        if not self._began:
+            self._began = True
+            if reason := graph_break():
+                self._progress.log(f"Layers are compiled in several parts, slower: {reason}")
         loss = sums[self._objective.primary_metric]
         status = detector.classify(loss, norm)
         if status != "ok":
@@ -293,7 +301,7 @@ class Trainer:
             "optim/gradient_norm": norm,
             **self._objective.metrics(step),
         }
-        seconds = max(time.perf_counter() - started, 1e-9)  # a clock may not move
+        seconds = max(time.perf_counter() - started, 1e-9)  # the clock may not have advanced
         items, unit = self._objective.num_items(step), self._objective.unit
         flops = self._objective.flops(step) / seconds
         mfu = flops / (self._peak * self._world.size) if self._peak else 0.0
@@ -306,10 +314,10 @@ class Trainer:
         }
         if self._evaluate is not None:
             started = time.perf_counter()
-            if found := self._evaluate(step):
-                line |= found
-                if self._stopping is not None and self._stopping.metric in found:
-                    self._evaluated[step] = found[self._stopping.metric]
+            if evaluated := self._evaluate(step):
+                line |= evaluated
+                if self._stopping is not None and self._stopping.metric in evaluated:
+                    self._evaluated[step] = evaluated[self._stopping.metric]
                 timing["speed/evaluation_seconds"] = time.perf_counter() - started
         if metrics is not None and speed is not None:
             metrics.write(line)
@@ -323,25 +331,25 @@ class Trainer:
         self, step: int, preemption: PreemptionHandler
     ) -> tuple[dict[str, float], float]:
         """Metrics and gradient norm of the step; notes whether a process was asked to end."""
-        found = self._accumulator.compute(self._objective.micro_batches(step))
-        names = self._check_metrics([tuple(one.metrics) for one in found])
+        losses = self._accumulator.compute(self._objective.micro_batches(step))
+        names = self._check_metrics([tuple(loss.metrics) for loss in losses])
         total = torch.zeros(len(names) + 1, dtype=torch.float64, device=self._world.device)
-        for one in found:
+        for loss in losses:
             for index, name in enumerate(names):
-                total[index] += one.metrics[name]
+                total[index] += loss.metrics[name]
         norm = clip_grad_norm(self._model, self._world, self._clip_norm)
         total[-1] = float(preemption.pending is not None)
         *values, asked = self._world.all_reduce_sum(total).tolist()
         preemption.requested = asked > 0
         return dict(zip(names, values, strict=True)), norm.item()
 
-    def _check_metrics(self, found: list[tuple[str, ...]]) -> tuple[str, ...]:
+    def _check_metrics(self, names_of_batches: list[tuple[str, ...]]) -> tuple[str, ...]:
         """The names of the metrics, the same in every micro-batch, step and process.
 
         Raises   ConfigError when they are not, or lack the primary metric
         """
         if not self._metric_names:
-            primary, names = self._objective.primary_metric, found[0]
+            primary, names = self._objective.primary_metric, names_of_batches[0]
             if primary not in names:
                 raise ConfigError(
                     f"the objective's primary_metric {primary!r} is not among its metrics "
@@ -350,7 +358,7 @@ class Trainer:
                 )
             self._world.assert_same_on_all_ranks("the list of metrics", ",".join(names))
             self._metric_names = names
-        for names in found:
+        for names in names_of_batches:
             if names != self._metric_names:
                 raise ConfigError(
                     f"a micro-batch has the metrics {', '.join(names) or 'none'}, an earlier one "

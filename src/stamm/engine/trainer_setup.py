@@ -23,6 +23,7 @@ from stamm.engine.distributed import DistributedContext
 from stamm.engine.float8 import use_float8
 from stamm.engine.objective import Objective
 from stamm.engine.parallel import (
+    allocate_weights,
     apply_fsdp,
     apply_tensor_parallel,
     copy_shard,
@@ -137,7 +138,7 @@ def fit(
             config, make_objective, workspace, world, peak, start, make_evaluator, stopping, check,
             guides=first < guided,
         )  # fmt: skip
-        # A checkpoint that turns out to be damaged may lead back into the first part.
+        # A damaged checkpoint may send the run back into the first part.
         reached = trainer.run(first=first, until=last)
         if reached == num_steps or trainer.stopped_early:
             return replace(trained, last_step=reached, best_step=trainer.best_step)
@@ -183,8 +184,8 @@ def _build(
     # Sharded weights are drawn one matrix at a time; guides are made from whole matrices.
     lora = config.lora
     dense = isinstance(config.model.ffn.linear, Dense)
-    # Of a model with adapters, all other weights are read from the start.
-    blank = dense and (world.mesh is not None or lora is not None)
+    # Weights that are read from the start are not drawn.
+    blank = dense and (world.mesh is not None or start is not None)
     decoder = build_blank(config.model) if blank else build_decoder(config.model, config.seed)
     if guides:
         decoder.add_guides()
@@ -197,7 +198,7 @@ def _build(
     if not blank:
         decoder.to(world.device)
     elif world.mesh is None:
-        init_sharded_weights(decoder, config.seed, world.device)
+        allocate_weights(decoder, world.device)
         if config.model.tied_embeddings:  # to_empty() makes two of one parameter
             decoder.lm_head.weight = decoder.model.embed_tokens.weight
     use_float8(decoder, engine, config.context, world.device)
@@ -205,8 +206,10 @@ def _build(
     objective = make_objective(decoder)
     compiled = compile_layers(decoder.model.layers, engine, workspace.progress)
     apply_fsdp(decoder, world, engine)
-    if blank and world.mesh is not None:
+    if blank and world.mesh is not None and start is None:
         init_sharded_weights(decoder, config.seed, world.device)
+    elif blank and world.mesh is not None:
+        allocate_weights(decoder, world.device)
     if lora is not None:
         init_adapters(decoder, config.seed if lora.seed is None else lora.seed, copy_shard)
 

@@ -1,1 +1,1 @@
-"""What a trained decoder knows: held-out text in bits per byte, and English minimal pairs."""
+"""Evaluation of a trained decoder: held-out text, minimal pairs, tasks from files."""

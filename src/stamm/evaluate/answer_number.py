@@ -2,8 +2,8 @@ r"""The number that a worked answer ends with, for the reward `Number` and the r
 
     marked   the last "#### 72", or \boxed{72}, comes before all other numbers
     digits   of any script; grouped by commas, dots, apostrophes or blanks
-    decimals after a dot, or after a comma where "1.234,50", "0,5", "1,05" or a unit ("5,50 €") leaves no
-             doubt; "12,15" is a list
+    decimals after a dot, or after a comma where "1.234,50", "0,5", "1,05" or a unit ("5,50 €")
+             makes it unambiguous; "12,15" is a list
     sign     -, U+2212 or "negative", unless a number or a word is in front: "10-15" ends with 15
     others   1e6, 3 × 10^5, 10³, 1/2, 1½, \frac{1}{2}, 3 million, 1.5k
 
@@ -131,45 +131,45 @@ def _without_latex(text: str) -> str:
     text = text.replace("{,}", ",")
     if "\\" not in text:
         return text
-    parts, place = [], 0
-    while (found := _COMMAND.search(text, place)) is not None:
-        name, before = found[1], text[place : found.start()]
+    parts, position = [], 0
+    while (command := _COMMAND.search(text, position)) is not None:
+        name, before = command[1], text[position : command.start()]
         parts.append(before)
-        place = found.end()
+        position = command.end()
         if name in _FRACTIONS:
-            above, place = _argument(text, place)
-            below, place = _argument(text, place)
+            above, position = _argument(text, position)
+            below, position = _argument(text, position)
             plain = re.fullmatch(r"-?\d+", above) and re.fullmatch(r"\d+", below)
             mixed = " " if before[-1:].isdigit() else ""
             parts.append(f"{mixed}{above}/{below}" if plain else _FORMULA)
         elif name in _VALUELESS:
-            while text[place : place + 1] == "{":
-                place = _closed(text, place)
+            while text[position : position + 1] == "{":
+                position = _closed(text, position)
             parts.append(_FORMULA)
-        elif name in _UNWRAPPED and text[place : place + 1] == "{":
-            end = _closed(text, place)
-            parts.append(f" {text[place + 1 : end - 1]} ")
-            place = end
+        elif name in _UNWRAPPED and text[position : position + 1] == "{":
+            end = _closed(text, position)
+            parts.append(f" {text[position + 1 : end - 1]} ")
+            position = end
         else:
             parts.append(_PLAIN.get(name, " "))
-    return re.sub(r"\^\s*\{?°\}?", "°", "".join((*parts, text[place:])))
+    return re.sub(r"\^\s*\{?°\}?", "°", "".join((*parts, text[position:])))
 
 
-def _argument(text: str, place: int) -> tuple[str, int]:
+def _argument(text: str, position: int) -> tuple[str, int]:
     """An argument of a command, in braces or one character, and where it ends."""
-    if text[place : place + 1] != "{":
-        return text[place : place + 1], place + 1
-    end = _closed(text, place)
-    return text[place + 1 : end - 1].strip(), end
+    if text[position : position + 1] != "{":
+        return text[position : position + 1], position + 1
+    end = _closed(text, position)
+    return text[position + 1 : end - 1].strip(), end
 
 
-def _closed(text: str, place: int) -> int:
-    """The place behind the brace that closes the one at `place`; one behind the text without it."""
+def _closed(text: str, position: int) -> int:
+    """The index after the brace that closes the one at `position`; without one, len(text) + 1."""
     depth = 0
-    for found in re.compile(r"[{}]").finditer(text, place):
-        depth += 1 if found[0] == "{" else -1
+    for brace in re.compile(r"[{}]").finditer(text, position):
+        depth += 1 if brace[0] == "{" else -1
         if depth == 0:
-            return found.end()
+            return brace.end()
     return len(text) + 1
 
 

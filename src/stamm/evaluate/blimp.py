@@ -16,18 +16,20 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_value
 from stamm.base.json_text import parse_json
 from stamm.corpus.contamination.items import Item
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.blind import BlindSummary, blind_credits, unigram_log_probs
+from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.contamination import find_items
-from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult, ratio_metric
+from stamm.evaluate.records import BlimpFile
+from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult, changed_name, ratio_metric
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
+from stamm.statistics.clustered_ratio import ClusteredRatio
+from stamm.tokenizer.tokenizer import Tokenizer
 
 SLICE = "data/blimp_slice.jsonl.zst"
 CHANCE = 0.5
@@ -54,7 +56,7 @@ class PairScore:
 
 def shipped_pairs(per_paradigm: int) -> list[MinimalPair]:
     """The first `per_paradigm` shipped pairs of each of the 67 paradigms, paradigms in order."""
-    packed = resources.files(__package__).joinpath(SLICE).read_bytes()
+    packed = resources.files("stamm.evaluate").joinpath(SLICE).read_bytes()
     pairs: list[MinimalPair] = []
     taken: dict[str, int] = {}
     with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)) as stream:
@@ -160,19 +162,21 @@ def blind_summary(
 
     unigram   log-probability of each token in the training text; None without one
     """
-    found = BlindSummary()
-    for one in given:
-        sentences = one.pair.good, one.pair.bad
+    summary = BlindSummary()
+    for scored in given:
+        sentences = scored.pair.good, scored.pair.bad
         ids = [encode(sentence) for sentence in sentences]
-        found.add(one.score, blind_credits(sentences, ids, 0, None, unigram), one.pair.paradigm)
-    return found
+        summary.add(
+            scored.score, blind_credits(sentences, ids, 0, None, unigram), scored.pair.paradigm
+        )
+    return summary
 
 
 def accuracy_metric(given: Sequence[PairScore]) -> TaskMetric:
     """Accuracy with the standard error over paradigms, of which pairs are clusters."""
     ratio = ClusteredRatio()
-    for one in given:
-        ratio.add(one.score, cluster=one.pair.paradigm)
+    for scored in given:
+        ratio.add(scored.score, cluster=scored.pair.paradigm)
     return ratio_metric(ratio, CHANCE)
 
 
@@ -180,6 +184,15 @@ class BlimpTask:
     """Accuracy on the shipped slice of BLiMP."""
 
     name = "blimp"
+    record = BlimpFile
+
+    def reads(self, config: EvaluateConfig) -> Sequence[str]:
+        """The settings that change the result."""
+        return ("blimp_pairs_per_paradigm",)
+
+    def result_name(self, config: EvaluateConfig, usual: EvaluateConfig) -> str:
+        """The name of the result files."""
+        return changed_name(self.name, config, usual, {"blimp_pairs_per_paradigm": "pairs"})
 
     def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
         """Score `config.blimp_pairs_per_paradigm` pairs of each paradigm.
@@ -202,7 +215,7 @@ class BlimpTask:
         return TaskResult(
             metrics={"accuracy": accuracy_metric(scores)},
             num_items=len(scores),
-            items=[{**asdict(one.pair), "score": one.score} for one in scores],
+            items=[{**asdict(scored.pair), "score": scored.score} for scored in scores],
             item_label="pairs",
             details={
                 "metric": "accuracy",

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.evaluate.task import ratio_metric
+from stamm.statistics.clustered_ratio import ClusteredRatio
 
 BLIND_ERRORS = 3.0
 """Standard errors above chance from which a task counts as solved by a blind baseline."""
@@ -34,7 +34,7 @@ _AT_ONCE = 1 << 22
 
 
 def unigram_log_probs(pack: Path) -> NDArray[np.float64]:
-    """Log-probability of each token by its frequency in the training split, one more counted of each.
+    """Log-probability of each token by its frequency in the training split, with add-one smoothing.
 
     Edge     of a larger split the first 20 million tokens
     """
@@ -43,8 +43,8 @@ def unigram_log_probs(pack: Path) -> NDArray[np.float64]:
     for start in range(0, min(split.num_tokens, _TOKENS), _AT_ONCE):
         part = split.read(start, min(start + _AT_ONCE, split.num_tokens, _TOKENS))
         counts += np.bincount(part, minlength=split.vocabulary)
-    found: NDArray[np.float64] = np.log(counts / counts.sum())
-    return found
+    log_probs: NDArray[np.float64] = np.log(counts / counts.sum())
+    return log_probs
 
 
 def blind_credits(
@@ -71,10 +71,10 @@ def blind_credits(
     if unigram is not None:
         known = len(unigram)
         values["unigram"] = [
-            math.fsum(float(unigram[each]) for each in y if each < known) / size
+            math.fsum(float(unigram[token]) for token in y if token < known) / size
             for y, size in zip(ids, sizes, strict=True)
         ]
-    return {name: credit(found, label) for name, found in values.items()}
+    return {name: credit(choice_scores, label) for name, choice_scores in values.items()}
 
 
 def credit(values: Sequence[float], label: int) -> float:
@@ -129,8 +129,8 @@ class BlindSummary:
         self.items += 1
         self.solved += any(v == 1.0 for name, v in credits.items() if name not in _MAJORITY)
         for name, value in credits.items():
-            for kept, one in ((self.credits, value), (self.minus, main - value)):
-                kept.setdefault(name, ClusteredRatio()).add(one * weight, weight, cluster)
+            for kept, amount in ((self.credits, value), (self.minus, main - value)):
+                kept.setdefault(name, ClusteredRatio()).add(amount * weight, weight, cluster)
 
     def details(self, chance: float | None) -> dict[str, Any]:
         """Values of a task's result; {} without a baseline.
@@ -157,7 +157,7 @@ class BlindSummary:
         return f"the same answer is right in {ratio.value:.3f} of the items"
 
     def _warning(self, chance: float) -> str:
-        # At least the error of guessing: of a few items all may be solved by accident.
+        # At least the standard error of guessing: a few items may all be solved by chance.
         least = math.sqrt(chance * (1 - chance) / self.items)
         solved = {
             name: ratio.value

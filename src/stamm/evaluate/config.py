@@ -5,24 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from stamm.base.config import nearest, validate
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import read_json
+from stamm.base.files import has_ending, read_json
 from stamm.base.user_code import NAMES_CODE, is_reference, reference_files
 
 PAIRS_SHIPPED = 15
 BuiltInTask = Literal["held_out", "blimp"]
 BUILT_IN_TASKS: tuple[str, ...] = get_args(BuiltInTask)
-BUILT_IN_READS: Mapping[str, Collection[str]] = {
-    "held_out": ("context", "overlap"),
-    "blimp": ("blimp_pairs_per_paradigm",),
-}
 UNREAD = {
     "chat": "nothing of {} is asked in a chat",
     "rolling": "{} scores no whole texts",
@@ -53,12 +49,12 @@ def shipped_tasks() -> tuple[str, ...]:
 
 def is_task_file(name: str) -> bool:
     """Whether a task is named by a file (description or data), or is a shipped description."""
-    return name.endswith((".json", *_DATA)) or name in shipped_tasks()
+    return has_ending(name, (".json", *_DATA)) or name in shipped_tasks()
 
 
 def is_harness_file(name: str) -> bool:
     """Whether a task is a YAML file of lm-evaluation-harness."""
-    return name.endswith((".yaml", ".yml"))
+    return has_ending(name, (".yaml", ".yml"))
 
 
 def task_name(file: Path) -> str:
@@ -77,13 +73,13 @@ def harness_files(file: Path) -> dict[str, Path]:
     others: dict[str, Path] = {}
     for path in sorted(file.parent.rglob("*.y*ml")):
         others.setdefault(task_name(path), path)
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     waiting, included = [file], set[Path]()
     while waiting:
         path = waiting.pop()
-        if str(path) in found:
+        if str(path) in files:
             continue
-        found[str(path)] = path
+        files[str(path)] = path
         if not (is_harness_file(path.name) or path in included):
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -98,9 +94,9 @@ def harness_files(file: Path) -> dict[str, Path]:
                 with contextlib.suppress(ValueError):  # "**" within a name: emphasis, not a pattern
                     named += sorted(Path(root).glob(word.removeprefix(root)))
             waiting += [others[word]] if word in others else []
-            waiting += [one for one in named if one.is_file()]
+            waiting += [entry for entry in named if entry.is_file()]
             if "/" in word and Path(word).is_dir():
-                below = sorted(one for one in Path(word).rglob("*") if one.is_file())
+                below = sorted(entry for entry in Path(word).rglob("*") if entry.is_file())
                 if len(below) > _MOST_FILES:
                     raise ConfigError(
                         f"{path} names {word}, a folder of {len(below):,} files, more than "
@@ -109,7 +105,7 @@ def harness_files(file: Path) -> dict[str, Path]:
                         fix="Name the files that the task reads",
                     )
                 waiting += below
-    return found
+    return files
 
 
 def shipped_data(name: str, file: str, folder: str | None) -> Path:
@@ -127,10 +123,10 @@ def shipped_data(name: str, file: str, folder: str | None) -> Path:
             fix="Set task_folder to a folder that has them",
         )
     root = Path(folder)
-    found = next((p for p in (root / file, *sorted(root.glob(f"*/{file}"))) if p.is_file()), None)
-    if found is None:
+    data = next((p for p in (root / file, *sorted(root.glob(f"*/{file}"))) if p.is_file()), None)
+    if data is None:
         raise DataError(f"{root} has no {file}, also not one level below", where=f"task {name!r}")
-    return found
+    return data
 
 
 def description_path(name: str) -> Path:
@@ -163,6 +159,8 @@ class EvaluateConfig:
     blimp_pairs_per_paradigm   minimal pairs used of each of the 67 paradigms
     threads        CPU threads; part of the configuration because sums depend on it
     """
+
+    MAIN_FIELD: ClassVar = "tasks"
 
     tasks: tuple[str, ...] = field(default=BUILT_IN_TASKS, metadata=NAMES_CODE)
     task_folder: str | None = None
@@ -218,12 +216,14 @@ def task_inputs(tasks: Sequence[str], folder: str | None) -> dict[str, Path]:
 
     Raises   ConfigError or DataError for a description without data, and as `harness_files`.
     """
-    found = reference_files(tasks) | {name: Path(name) for name in tasks if name.endswith(_FILES)}
+    inputs = reference_files(tasks) | {
+        name: Path(name) for name in tasks if has_ending(name, _FILES)
+    }
     for name in tasks:
         if is_harness_file(name) and Path(name).is_file():
-            found |= harness_files(Path(name))
+            inputs |= harness_files(Path(name))
         shipped = name in shipped_tasks()
-        if not shipped and not name.endswith(".json"):
+        if not shipped and not has_ending(name, ".json"):
             continue
         path = description_path(name) if shipped else Path(name)
         plain = read_json(path)
@@ -235,8 +235,8 @@ def task_inputs(tasks: Sequence[str], folder: str | None) -> dict[str, Path]:
             raise DataError(
                 f"{data} is not a file", where=name, fix='Correct "file" of the description'
             )
-        found[f"data of {name}"] = data
-    return found
+        inputs[f"data of {name}"] = data
+    return inputs
 
 
 def check_step(config: EvaluateConfig) -> None:
@@ -251,7 +251,22 @@ def check_step(config: EvaluateConfig) -> None:
             fix="Run `stamm evaluate RUN checkpoints=all` after it",
         )
     own = [name for name in config.tasks if name not in BUILT_IN_TASKS]
+    if built_in := [name for name in config.tasks if name in BUILT_IN_TASKS]:
+        check_limit(config, f"{built_in[0]} is built in")
     check_settings_read(config, UNREAD if own else (), ", ".join(config.tasks), config)
+
+
+def check_limit(config: EvaluateConfig, why: str) -> None:
+    """Raise ConfigError for a limit, which a task does not read.
+
+    why   completes "limit = value is for tasks from files, and"
+    """
+    if config.limit is not None:
+        raise ConfigError(
+            f"limit = {config.limit} is for tasks from files, and {why}",
+            where="evaluate.limit",
+            fix="Leave it out of tasks, or set blimp_pairs_per_paradigm",
+        )
 
 
 def check_settings_read(
@@ -262,15 +277,8 @@ def check_settings_read(
     named   the tasks, in messages
     usual   its settings need no reader, except chat, rolling and shots that are not the default
 
-    Raises   ConfigError for a setting without a reader, and for a limit of a built-in task.
+    Raises   ConfigError for a setting without a reader.
     """
-    built_in = [name for name in config.tasks if name in BUILT_IN_TASKS]
-    if config.limit is not None and built_in:
-        raise ConfigError(
-            f"limit = {config.limit} is for tasks from files, and {built_in[0]} is built in",
-            where="evaluate.limit",
-            fix="Leave it out of tasks, or set blimp_pairs_per_paradigm",
-        )
     default = EvaluateConfig()
     for key, reason in UNREAD.items():
         value, other = getattr(config, key), getattr(default if key in _NEUTRAL else usual, key)

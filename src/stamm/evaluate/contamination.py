@@ -18,13 +18,13 @@ from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.corpus.contamination.index import build_index
 from stamm.corpus.contamination.items import Item
 from stamm.corpus.dedup.shingles import hash_words
+from stamm.corpus.records import CoverageFile
 from stamm.corpus.tables import read_parts
 from stamm.evaluate.items import TaskItem, read_items
 from stamm.evaluate.task_file import TaskData
-from stamm.runs.schemas.corpus import CoverageFile
 
 UNKNOWN = "unknown, because the training text of the model is not available"
-_COVERAGE = Path("screened", "contamination", "coverage.json")
+_COVERAGE = Path("filtered", "contamination", "coverage.json")
 _MOST_HITS = 2**31
 
 
@@ -67,18 +67,18 @@ def find_items(task: str, items: Iterable[Item], pack: Path | None) -> Contamina
         return ContaminationStatus(text=UNKNOWN)
     sets = (EvaluationSet(name=task, file=task),)
     index = build_index(ContaminationConfig(sets=sets, most_hits=_MOST_HITS), items)
-    found: set[int] = set()
+    contaminated: set[int] = set()
     for row in read_parts(root / "corpus", "documents", ["text", "split"]):
         if row["split"] == "train":
-            found.update(int(hit.item_id) for hit in index.hits(hash_words(row["text"])))
+            contaminated.update(int(hit.item_id) for hit in index.hits(hash_words(row["text"])))
     counts = index.coverage[task]
-    text = f"{len(found):,} of {counts.items:,} items are in the training text"
+    text = f"{len(contaminated):,} of {counts.items:,} items are in the training text"
     if counts.blind:
         text += f"; {counts.blind:,} are too short to search for"
-    screened = read_record_if_present(CoverageFile, root / _COVERAGE)
-    if screened is not None and task in screened.sets:
+    filtered = read_record_if_present(CoverageFile, root / _COVERAGE)
+    if filtered is not None and task in filtered.sets:
         text += "; documents with its items were dropped from the corpus"
-    return ContaminationStatus(text=text, items=tuple(sorted(found)))
+    return ContaminationStatus(text=text, items=tuple(sorted(contaminated)))
 
 
 def _texts(task: TaskData) -> Iterator[Item]:

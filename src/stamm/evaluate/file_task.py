@@ -15,7 +15,6 @@ from stamm.base.files import sha256_bytes, sha256_file, sha256_value
 from stamm.base.schema import read_lines
 from stamm.base.time_limit import time_limit
 from stamm.corpus.packed_dataset import MANIFEST
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.answer_number import answer_number
 from stamm.evaluate.blind import (
     blind_credits,
@@ -35,6 +34,7 @@ from stamm.evaluate.items import (
     first_group,
     read_items,
 )
+from stamm.evaluate.records import ItemLine
 from stamm.evaluate.scoring import (
     Score,
     ScoringRequest,
@@ -42,11 +42,11 @@ from stamm.evaluate.scoring import (
     loglikelihood_rolling,
     score_questions,
 )
-from stamm.evaluate.task import TaskContext, TaskResult
+from stamm.evaluate.task import TaskContext, TaskResult, file_task_name
 from stamm.evaluate.task_file import GENERATED, PROBABILITY, TaskData, TaskDescription
 from stamm.evaluate.text_overlap import OVERLAPS
 from stamm.models.decoder import Decoder
-from stamm.runs.schemas.evaluation import ItemLine
+from stamm.tokenizer.tokenizer import Tokenizer
 
 BLOCK, GENERATED_BLOCK = 2000, 200  # items that are scored, or answered, then written, together
 VERSION = 5  # of the rules; a change of numbers makes it larger
@@ -83,13 +83,17 @@ class FileTask:
     def reads(self, config: EvaluateConfig) -> set[str]:
         """The settings, of those that not every task reads, that change this task."""
         described = self.data.description
-        read = {"shots", "rolling"} if described.kind == "perplexity" else {"shots"}
+        read = {"limit", "shots"} | ({"rolling"} if described.kind == "perplexity" else set())
         read |= {"shots_seed"} if config.shots else set()
         read |= {"chat"} if described.has_chat_form else set()
         folder = config.task_folder
         if folder is not None and self.name in shipped_tasks():
             read |= {"task_folder"} if self.data.data.is_relative_to(folder) else set()
         return read
+
+    def result_name(self, config: EvaluateConfig, usual: EvaluateConfig) -> str:
+        """The name of the result files, as `file_task_name`."""
+        return file_task_name(self.name, self.settings(config))
 
     def identity(self, context: TaskContext) -> str:
         """Hash of everything that the result depends on."""
@@ -103,7 +107,7 @@ class FileTask:
                 model.sha256,
                 model.tokenizer.sha256,
                 [settings, config.batch_tokens, *self._stop_ids(context).values()],
-                model.chat.sha256 if settings["chat"] and model.chat is not None else "",
+                model.chat.sha256 if settings["chat"] else "",
                 "" if pack is None else sha256_file(pack / MANIFEST),
             ]
         )
@@ -142,7 +146,7 @@ class FileTask:
                 fix="Add examples, leave these items out, or set shots=0",
             )
         size = GENERATED_BLOCK if described.kind in GENERATED else BLOCK
-        stem = result_name(self.name, settings)
+        stem = self.result_name(config, config)
         file = ItemFile(context.folder / f".{stem}.jsonl", f"{identity} {size}")
         scorer = ItemScorer(described, context, examples)
         context.progress.begin(stem, total, "items")
@@ -190,19 +194,6 @@ class FileTask:
         )
 
 
-def result_name(name: str, settings: Mapping[str, Any]) -> str:
-    """The name of a task's result files: settings other than the usual ones are in it."""
-    shots, limit = settings["shots"], settings["limit"]
-    seed = f"_seed{settings['shots_seed']}" if settings["shots_seed"] not in (None, 28) else ""
-    parts = (
-        f"_{shots}shot{seed}" if shots else "",
-        "_chat" if settings["chat"] else "",
-        "" if limit is None else f"_limit{limit}",
-        "_harness" if settings.get("rolling") == "harness" else "",
-    )
-    return name + "".join(parts)
-
-
 class ItemScorer:
     """Turns blocks of items into lines of results."""
 
@@ -242,16 +233,18 @@ class ItemScorer:
         asked: list[tuple[TaskItem, list[ScoringRequest]]] = []
         for item in items:
             requests = self._requests(item)
-            if max(len(y) for one in requests for y in one.continuations) > self._limit:
+            if max(len(y) for request in requests for y in request.continuations) > self._limit:
                 lines[item.line] = {"line": item.line, "rejected": TOO_LONG}
             else:
                 asked.append((item, requests))
-        scores = iter(self._scores([one for _, requests in asked for one in requests]))
+        scores = iter(self._scores([request for _, requests in asked for request in requests]))
         choices: list[list[int]] = []
         alone: list[list[Score]] = [[] for _ in asked]
         if self._described.kind == "multiple_choice" and not self._described.blank:
             begin = self._model.context_ids("")
-            alone = self._scores([ScoringRequest(begin, one.continuations) for _, (one,) in asked])
+            alone = self._scores(
+                [ScoringRequest(begin, request.continuations) for _, (request,) in asked]
+            )
         for (item, requests), free in zip(asked, alone, strict=True):
             scored = [score for _ in requests for score in next(scores)]
             line = self._begun(item, requests)
@@ -289,7 +282,9 @@ class ItemScorer:
             by_metric["acc_pmi"] = [p - q for p, q in zip(log_probs, alone, strict=True)]
         if self._described.kind == "minimal_pairs":
             by_metric = {name: by_metric[name] for name in ("acc", "acc_token")}
-        values = {name: credit(found, item.label) for name, found in by_metric.items()}
+        values = {
+            name: credit(choice_scores, item.label) for name, choice_scores in by_metric.items()
+        }
         blind = blind_credits(item.choices, ids, item.label, alone, self._unigram)
         if self._described.main_metric == PROBABILITY:
             values, blind = {PROBABILITY: share_of_probability(log_probs, item.rights)}, {}
@@ -308,7 +303,7 @@ class ItemScorer:
     def _generated(self, items: Sequence[TaskItem]) -> dict[int, Mapping[str, Any]]:
         described = self._described
         contexts = [self._context_ids(item) for item in items]
-        # A small model has no room for the whole answer that a large one would give.
+        # The context of a small model may not hold the longest answer of a large one.
         new_tokens = min(described.max_new_tokens, self._limit // 2)
         outputs = generate_until(self._model, contexts, described.until, new_tokens)
         room = self._limit - new_tokens
@@ -325,14 +320,14 @@ class ItemScorer:
 
     def _rolling(self, items: Sequence[TaskItem]) -> dict[int, Mapping[str, Any]]:
         texts = [item.answer for item in items]
-        found = loglikelihood_rolling(
+        log_probs = loglikelihood_rolling(
             self._model,
             texts,
             self._config.batch_tokens,
             begin_twice=self._config.rolling == "harness",
         )
         lines: dict[int, Mapping[str, Any]] = {}
-        for item, log_prob in zip(items, found, strict=True):
+        for item, log_prob in zip(items, log_probs, strict=True):
             size = len(item.answer.encode())
             bits = -log_prob / math.log(2) / size
             values = {"bits_per_byte": bits}
@@ -341,8 +336,8 @@ class ItemScorer:
 
     def _begun(self, item: TaskItem, requests: Sequence[ScoringRequest]) -> dict[str, Any]:
         cut = any(
-            len(one.context) + max(map(len, one.continuations)) - 1 > self._limit
-            for one in requests
+            len(request.context) + max(map(len, request.continuations)) - 1 > self._limit
+            for request in requests
         )
         return {
             "line": item.line,
@@ -361,9 +356,9 @@ class ItemScorer:
             return [ScoringRequest(self._context_ids(item), continuations)]
         before = self._before(item)
         if self._described.blank:
-            place = len(before) - len(item.context) + item.blank
-            after = before[place + len(self._described.blank) :]
-            pairs = [self._model.encode_pair(before[:place] + text, after) for text in texts]
+            blank_start = len(before) - len(item.context) + item.blank
+            after = before[blank_start + len(self._described.blank) :]
+            pairs = [self._model.encode_pair(before[:blank_start] + text, after) for text in texts]
             return [ScoringRequest(context, [y]) for context, y in pairs]
         between = self._described.delimiter if item.context else ""
         if self._described.kind == "cloze":
@@ -422,8 +417,8 @@ def is_right(described: TaskDescription, output: str, answer: str) -> bool:
     if described.match == "regex":
         matches = re.findall(described.pattern, output)
         found_text = matches[-1] if matches else ""
-    one, other = found_text.strip(), answer.strip()
-    return (one.casefold() == other.casefold()) if described.ignore_case else one == other
+    given, right = found_text.strip(), answer.strip()
+    return (given.casefold() == right.casefold()) if described.ignore_case else given == right
 
 
 def answer_key(described: TaskDescription, item: TaskItem) -> str:
@@ -446,7 +441,7 @@ def share_of_probability(log_probs: Sequence[float], rights: Sequence[int]) -> f
     Source   Lin et al. 2022, TruthfulQA, arXiv 2109.07958
     """
     largest = max(log_probs)
-    shares = [math.exp(one - largest) for one in log_probs]
+    shares = [math.exp(log_prob - largest) for log_prob in log_probs]
     return math.fsum(shares[number] for number in rights) / math.fsum(shares)
 
 

@@ -2,7 +2,7 @@
 
     from stamm.evaluate.harness_model import HarnessModel
 
-    results = lm_eval.simple_evaluate(model=HarnessModel(text_model, 8192), tasks=[..])
+    results = lm_eval.simple_evaluate(model=HarnessModel(open_model(folder), 8192), tasks=[..])
 
 Written for lm_eval 0.4.13 (lm_eval/api/model.py: LM).
 Checked  tests/unit/evaluate/test_harness.py
@@ -18,7 +18,7 @@ from lm_eval.api.model import LM
 from stamm.base.errors import ConfigError
 from stamm.base.known_keys import KnownKeys, RefusedKey
 from stamm.evaluate.scoring import generate_until, loglikelihood, loglikelihood_rolling
-from stamm.evaluate.text_model import TextModel
+from stamm.models.loading import OpenModel
 
 NEW_TOKENS = 256  # the harness' default for max_gen_toks
 GENERATION_KEYS = KnownKeys(
@@ -45,7 +45,7 @@ class HarnessModel(LM):  # type: ignore[misc]
     truncated      task and number of each document whose context was cut
     """
 
-    def __init__(self, model: TextModel, batch_tokens: int, *, begin_twice: bool = False) -> None:
+    def __init__(self, model: OpenModel, batch_tokens: int, *, begin_twice: bool = False) -> None:
         super().__init__()
         self._begin_twice = begin_twice
         self._model, self._batch_tokens = model, batch_tokens
@@ -85,12 +85,12 @@ class HarnessModel(LM):  # type: ignore[misc]
             ids, settings = self._model.context_ids(context), _settings(given)
             self._count(request, len(ids) + settings[1] > limit)
             groups.setdefault(settings, []).append((number, ids))
-        found = [""] * len(requests)
+        completions = [""] * len(requests)
         for (until, new_tokens), members in groups.items():
             texts = generate_until(self._model, [ids for _, ids in members], until, new_tokens)
             for (number, _), text in zip(members, texts, strict=True):
-                found[number] = text
-        return found
+                completions[number] = text
+        return completions
 
     def _count(self, request: Any, is_cut: bool) -> None:
         if is_cut:

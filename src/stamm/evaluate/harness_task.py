@@ -19,24 +19,24 @@ from typing import Any
 
 import yaml
 
-from stamm.base.clustered_ratio import CONFIDENCE
 from stamm.base.errors import ConfigError, DataError, StammError, visible
 from stamm.base.files import sha256_bytes, sha256_value
 from stamm.base.json_text import RepeatedKeyError, check_once
 from stamm.base.known_keys import KnownKeys, RefusedKey
 from stamm.base.schema import decode
-from stamm.base.student_t import t_quantile
 from stamm.base.user_code import load_reference
 from stamm.corpus.contamination.items import Item
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.blind import blind_credits, unigram_log_probs
 from stamm.evaluate.config import EvaluateConfig, task_name
 from stamm.evaluate.contamination import find_items
 from stamm.evaluate.item_summary import ItemSummary
+from stamm.evaluate.records import ItemLine
 from stamm.evaluate.scoring import ScoringRequest, score_questions
-from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult
+from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult, file_task_name
 from stamm.models.decoder import Decoder
-from stamm.runs.schemas.evaluation import ItemLine
+from stamm.statistics.clustered_ratio import CONFIDENCE
+from stamm.statistics.student_t import t_quantile
+from stamm.tokenizer.tokenizer import Tokenizer
 
 _MODEL = "stamm.evaluate.harness_model:HarnessModel"  # imports lm_eval when it is loaded
 # Of the harness' results: the machine, the folder that it was called in, and the time.
@@ -101,8 +101,22 @@ class HarnessTask:
         }  # fmt: skip
 
     def reads(self, config: EvaluateConfig) -> set[str]:
-        """The settings, of those that not every task reads, that change this task."""
-        return {"shots", "rolling"} | ({"shots_seed"} if config.shots else set())
+        """The settings, of those that not every task reads, that change this task.
+
+        Raises   ConfigError for a chat format.
+        """
+        if config.chat:
+            raise ConfigError(
+                "chat = True is not supported for YAML tasks of lm-evaluation-harness: their text never "
+                "becomes control tokens",
+                where="evaluate.chat",
+                fix="Set chat=false for them, or describe the task in JSON (docs/evaluation.md)",
+            )
+        return {"limit", "shots", "rolling"} | ({"shots_seed"} if config.shots else set())
+
+    def result_name(self, config: EvaluateConfig, usual: EvaluateConfig) -> str:
+        """The name of the result files, as `file_task_name`."""
+        return file_task_name(self.name, self.settings(config))
 
     def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
         """Evaluate by the harness; `lm_eval` of the result is its own JSON, without machine and time.
@@ -146,7 +160,7 @@ class HarnessTask:
         answering = harness_model(
             context.model, config.batch_tokens, begin_twice=config.rolling == "harness"
         )
-        found = lm_eval.simple_evaluate(
+        report = lm_eval.simple_evaluate(
             model=answering,
             tasks=list(tasks.values()) if group is None else [group],
             task_manager=manager,
@@ -155,7 +169,7 @@ class HarnessTask:
             limit=config.limit,
             log_samples=True,
         )
-        shots = {name: found["n-shot"].get(name, 0) for name in tasks}
+        shots = {name: report["n-shot"].get(name, 0) for name in tasks}
         other = sorted(name for name, count in shots.items() if count != config.shots)
         if config.shots and other:
             raise ConfigError(
@@ -164,14 +178,14 @@ class HarnessTask:
                 where=str(self._file),
                 fix="Set shots=0, or leave num_fewshot out of the file",
             )
-        samples = found["samples"]
-        found = json.loads(json.dumps(found, default=str))
+        samples = report["samples"]
+        report = json.loads(json.dumps(report, default=str))
         lines = _lines(tasks, samples, context)
         if group is not None:
-            _weigh(lines, group, found["results"], self._file)
+            _weigh(lines, group, report["results"], self._file)
         for line in lines:
             line["truncated"] = (line["task"], line["doc_id"]) in answering.truncated
-        return self._result(found, tasks, lines, context, max(shots.values()))
+        return self._result(report, tasks, lines, context, max(shots.values()))
 
     def _spec(self, manager: Any) -> str:
         """The file for the harness to load; of a group its name, since it loads none by its path."""
@@ -188,13 +202,13 @@ class HarnessTask:
 
     def _result(
         self,
-        found: Mapping[str, Any],
+        report: Mapping[str, Any],
         tasks: Mapping[str, Any],
         lines: list[dict[str, Any]],
         context: TaskContext,
         shots: int,
     ) -> TaskResult:
-        metrics, means = _metrics(self._task, found, lines), _means(self._task, found, lines)
+        metrics, means = (_metrics(self._task, report, lines), _means(self._task, report, lines))
         if not metrics:
             raise ConfigError(
                 f"lm_eval measured nothing in task {visible(self._task)}", where=str(self._file)
@@ -222,7 +236,7 @@ class HarnessTask:
                         chance=guess,
                     )
             metrics = {main: metrics[main], **metrics}
-            higher = found.get("higher_is_better", {}).get(self._task, {})
+            higher = report.get("higher_is_better", {}).get(self._task, {})
             details["lower_is_better"] = higher.get(main.split()[0]) is False
         own_examples = [
             name
@@ -240,7 +254,7 @@ class HarnessTask:
                 f"the examples of {', '.join(map(visible, own_examples))} are items that are asked"
             )
             details["warning"] = "; ".join(filter(None, (details.get("warning"), said)))
-        kept = {k: v for k, v in found.items() if k not in ("samples", *_MACHINE)}
+        kept = {k: v for k, v in report.items() if k not in ("samples", *_MACHINE)}
         settings = self.settings(context.config) | {"shots": shots}
         texts = (
             Item(set_name=self.name, item_id=str(line["line"]), texts=tuple(line.pop("asked")))
@@ -343,7 +357,7 @@ def _lines(
 
 
 def _weigh(lines: list[dict[str, Any]], group: Any, results: Mapping[str, Any], file: Path) -> None:
-    """Give items the weights with which a group's metric is their mean: of its tasks, as it asks for.
+    """Give items the weights with which the group's metric, as its file defines it, is their mean.
 
     Source   lm_eval 0.4.13, api/group.py: Group.aggregate
     Raises   ConfigError for a metric that one of the tasks has not
@@ -360,11 +374,11 @@ def _weigh(lines: list[dict[str, Any]], group: Any, results: Mapping[str, Any], 
                     fix="Leave the task out, or give it the metric",
                 )
             for name in names:
-                own = [one for one in lines if one["task"] == name and label in one["values"]]
-                total = math.fsum(one["weights"].get(label, 1.0) for one in own)
+                own = [line for line in lines if line["task"] == name and label in line["values"]]
+                total = math.fsum(line["weights"].get(label, 1.0) for line in own)
                 share = len(own) if asked.weight_by_size else 1 / len(names)
-                for one in own:
-                    one["weights"][label] = one["weights"].get(label, 1.0) / total * share
+                for line in own:
+                    line["weights"][label] = line["weights"].get(label, 1.0) / total * share
 
 
 def _label(metric: str, filter_name: str) -> str:
@@ -424,7 +438,7 @@ def _blind(
             ids = [model.tokenizer.encode(f"{delimiter}{choice}") for choice in choices]
             questions[row["doc_id"]] = (choices, ScoringRequest(model.context_ids(""), ids))
     scores = score_questions(
-        model.decoder, [one for _, one in questions.values()], context.config.batch_tokens
+        model.decoder, [request for _, request in questions.values()], context.config.batch_tokens
     )
     alone = dict(zip(questions, scores, strict=True))
 
@@ -471,26 +485,26 @@ def _reported(task: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float
 
 
 def _metrics(
-    task: str, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+    task: str, report: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
 ) -> dict[str, TaskMetric]:
     return {
         label if name == task else f"{name} {label}": TaskMetric(
             value=value, standard_error=error if isinstance(error, float) else None
         )
-        for name, values in found["results"].items()
+        for name, values in report["results"].items()
         for label, value, error in _reported(name, values)
     }
 
 
 def _means(
-    task: str, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+    task: str, report: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
     """Metrics that are means over the items: they have an interval, and two models are compared by them."""
     means = {}
-    for label, value, _ in _reported(task, found["results"].get(task, {})):
+    for label, value, _ in _reported(task, report["results"].get(task, {})):
         values = [line["values"].get(label) for line in lines]
         weights = [line["weights"].get(label, 1.0) for line in lines]
-        known = [one for one in values if one is not None and math.isfinite(one)]
+        known = [value for value in values if value is not None and math.isfinite(value)]
         if lines and len(known) == len(lines):
             mean = math.fsum(map(math.prod, zip(known, weights, strict=True))) / math.fsum(weights)
             if math.isclose(mean, value, rel_tol=1e-6, abs_tol=1e-9):

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_value
-from stamm.corpus.held_out import check_held_out
+from stamm.corpus.ledger import check_held_out
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.fairness import language_fairness
-from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult, ratio_metric
+from stamm.evaluate.records import DocumentLoss, HeldOutFile
+from stamm.evaluate.task import TaskContext, TaskMetric, TaskResult, changed_name, ratio_metric
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
-from stamm.runs.schemas.evaluation import DocumentLoss
+from stamm.statistics.clustered_ratio import ClusteredRatio
+from stamm.tokenizer.tokenizer import Tokenizer
 
 RULE = (
     "Every token of a document after its <s>, the closing </s> included, given all before it. A"
@@ -49,12 +49,12 @@ def windows(length: int, context: int, overlap: int) -> list[Window]:
 
     Checked  tests/unit/evaluate/test_held_out.py::test_windows_score_every_token_once
     """
-    found = [Window(start=0, scored=1, stop=min(length, context + 1))]
-    while found[-1].stop < length:
-        scored = found[-1].stop
+    sliding = [Window(start=0, scored=1, stop=min(length, context + 1))]
+    while sliding[-1].stop < length:
+        scored = sliding[-1].stop
         start = scored - overlap
-        found.append(Window(start=start, scored=scored, stop=min(length, start + context + 1)))
-    return found
+        sliding.append(Window(start=start, scored=scored, stop=min(length, start + context + 1)))
+    return sliding
 
 
 def document_losses(
@@ -175,6 +175,15 @@ class HeldOutTask:
     """Loss and bits per byte of the held-out split of the packed corpus."""
 
     name = "held_out"
+    record = HeldOutFile
+
+    def reads(self, config: EvaluateConfig) -> Sequence[str]:
+        """The settings that change the result."""
+        return ("context", "overlap")
+
+    def result_name(self, config: EvaluateConfig, usual: EvaluateConfig) -> str:
+        """The name of the result files."""
+        return changed_name(self.name, config, usual, {"context": "context", "overlap": "overlap"})
 
     def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
         """Score every held-out document.
@@ -207,7 +216,8 @@ class HeldOutTask:
                 "overall": overall,
                 "languages": languages,
                 "fairness": language_fairness(
-                    "bits_per_byte", {name: one["bits_per_byte"] for name, one in languages.items()}
+                    "bits_per_byte",
+                    {name: metrics["bits_per_byte"] for name, metrics in languages.items()},
                 ),
             },
         )

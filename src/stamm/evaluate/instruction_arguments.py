@@ -51,7 +51,7 @@ class InstructionArguments:
         value = self.values.get(key)
         if not isinstance(value, list | tuple) or not value:
             raise self._wrong(key, "a list of texts")
-        if not all(isinstance(one, str) and one.strip() for one in value):
+        if not all(isinstance(text, str) and text.strip() for text in value):
             raise self._wrong(key, "a list of texts")
         return tuple(value)
 

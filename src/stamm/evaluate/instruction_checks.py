@@ -1,7 +1,7 @@
 """Checks of instructions that a program can verify, by the ids of IFEval and its translations.
 
-A check is a pure function of the answer's text and the instruction's arguments. What counts is what
-the prompts of the data say; where they leave something open, the definition is given here or at the check.
+A check is a pure function of the answer's text and the instruction's arguments. The prompts of the
+data define what is checked; what they leave open is defined here or at the check.
 
     words       runs of letters, marks and digits; in scripts without blanks each letter is a word
     sentences   end with . ! ? … 。 ！ ？ before a blank or the end, or with an empty line;
@@ -22,8 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.corpus.language.codes import UNDETERMINED, to_iso639_3
-from stamm.corpus.language.scripts import script_of
+from stamm.corpus.language.codes import UNDETERMINED, script_of, to_iso639_3
 from stamm.corpus.quality.word_split import WITHOUT_BLANKS, split_words
 from stamm.evaluate.instruction_arguments import InstructionArguments
 
@@ -122,10 +121,10 @@ def _paragraphs(text: str, given: InstructionArguments) -> bool:
 
 def _first_word(text: str, given: InstructionArguments) -> bool:
     paragraphs = [part for part in _EMPTY_LINES.split(text.strip()) if part.strip()]
-    place, wanted = given.number("nth_paragraph"), given.text("first_word").casefold()
-    if len(paragraphs) != given.number("num_paragraphs") or not 1 <= place <= len(paragraphs):
+    number, wanted = given.number("nth_paragraph"), given.text("first_word").casefold()
+    if len(paragraphs) != given.number("num_paragraphs") or not 1 <= number <= len(paragraphs):
         return False
-    begin = re.sub(r"^[\W_]+", "", paragraphs[place - 1]).casefold()
+    begin = re.sub(r"^[\W_]+", "", paragraphs[number - 1]).casefold()
     after = begin[len(wanted) : len(wanted) + 1]
     joined = script_of(wanted[-1]) not in WITHOUT_BLANKS and re.match(r"\w", after) is not None
     return begin.startswith(wanted) and not joined
@@ -212,8 +211,8 @@ def _cased(upper: bool, language: str = "") -> Check:
     def check(text: str, given: InstructionArguments) -> bool:
         if not (text.isupper() if upper else text.islower()):
             return False
-        found = given.identify(text.lower()).partition("_")[0] if language else ""
-        return found in (language, UNDETERMINED)
+        identified = given.identify(text.lower()).partition("_")[0] if language else ""
+        return identified in (language, UNDETERMINED)
 
     return check
 
@@ -231,8 +230,10 @@ def _accents_restored(text: str, given: InstructionArguments) -> bool:
 
 
 def _unified_end(text: str, given: InstructionArguments) -> bool:
-    found = sentences_of(text)
-    return bool(found) and all(each.endswith(given.text("ending")) for each in found)
+    sentences = sentences_of(text)
+    return bool(sentences) and all(
+        sentence.endswith(given.text("ending")) for sentence in sentences
+    )
 
 
 def _letters(text: str, given: InstructionArguments) -> bool:

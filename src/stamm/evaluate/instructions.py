@@ -51,8 +51,8 @@ def followed(instructions: Sequence[Instruction], text: str, *, loose: bool) -> 
     loose   whether it counts when one of the texts of `loosened` follows it
     """
     texts = list(dict.fromkeys(loosened(text))) if loose else [text]
-    texts = [each for each in texts if each.strip() and len(each) <= LONGEST_TEXT]
-    return [any(CHECKS[key](each, given) for each in texts) for given, key in instructions]
+    texts = [variant for variant in texts if variant.strip() and len(variant) <= LONGEST_TEXT]
+    return [any(CHECKS[key](variant, given) for variant in texts) for given, key in instructions]
 
 
 def loosened(text: str) -> Iterator[str]:
@@ -62,13 +62,13 @@ def loosened(text: str) -> Iterator[str]:
     """
     lines = text.split("\n")
     for first, last, stars in itertools.product((0, 1), (0, 1), (False, True)):
-        left = "\n".join(lines[first : len(lines) - last]).strip() if first or last else text
-        yield left.replace("*", "") if stars else left
+        shortened = "\n".join(lines[first : len(lines) - last]).strip() if first or last else text
+        yield shortened.replace("*", "") if stars else shortened
 
 
 def _instruction(name: object, values: object) -> Instruction:
-    found = _LANGUAGE.fullmatch(str(name))
-    language, key = found.groups() if found else ("", str(name))
+    match = _LANGUAGE.fullmatch(str(name))
+    language, key = match.groups() if match else ("", str(name))
     if key not in CHECKS:
         shown = visible(str(name), 80)
         raise DataError(f"instruction {shown} is not known", fix=nearest(key, CHECKS))

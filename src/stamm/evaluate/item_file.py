@@ -15,7 +15,8 @@ class ItemFile:
     """Lines of items, block by block. A block that was appended is not scored again.
 
     path        the JSONL file; hidden until the task is finished
-    identity    hash of everything that the lines depend on; a file of another one is begun again
+    identity    hash of everything that the lines depend on; a file with another hash is started
+                again
 
     Checked     tests/unit/evaluate/test_file_task.py
     """

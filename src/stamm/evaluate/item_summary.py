@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.time_limit import MATCH_SECONDS
 from stamm.evaluate.blind import BlindSummary, most_frequent
 from stamm.evaluate.fairness import language_fairness
+from stamm.evaluate.records import ItemLine
 from stamm.evaluate.task import TaskMetric, ratio_metric
-from stamm.runs.schemas.evaluation import ItemLine
+from stamm.statistics.clustered_ratio import ClusteredRatio
 
 MOST_GROUPS = 1000
 MANY = "(others)"
@@ -54,37 +54,41 @@ class ItemSummary:
         if self._has_majority:
             majority = most_frequent(lambda: filter(None, map(_answer, lines())))
             text = most_frequent(lambda: filter(None, map(_right_text, lines())), least=2)
-        for one in lines():
-            if one.rejected:
-                self.rejected[one.rejected] += 1
+        for line in lines():
+            if line.rejected:
+                self.rejected[line.rejected] += 1
             else:
-                self._add(one, majority, text)
+                self._add(line, majority, text)
 
-    def _add(self, one: ItemLine, majority: str, text: str) -> None:
+    def _add(self, line: ItemLine, majority: str, text: str) -> None:
         self.items += 1
-        self.truncated += one.truncated
-        self.unanswered += one.unanswered
-        for name, value in one.values.items():
-            weight = one.weights.get(name, one.weight)
-            self._values.setdefault(name, ClusteredRatio()).add(value * weight, weight, one.cluster)
-        main = one.values[self._main]
-        weight = one.weights.get(self._main, one.weight)
-        blind = dict(one.blind)
+        self.truncated += line.truncated
+        self.unanswered += line.unanswered
+        for name, value in line.values.items():
+            weight = line.weights.get(name, line.weight)
+            self._values.setdefault(name, ClusteredRatio()).add(
+                value * weight, weight, line.cluster
+            )
+        main = line.values[self._main]
+        weight = line.weights.get(self._main, line.weight)
+        blind = dict(line.blind)
         if majority:
-            blind["majority"] = float(_answer(one) == majority)
-        if text and one.texts:
-            known = text in one.texts
-            blind["majority_text"] = float(_right_text(one) == text) if known else one.chance or 0.0
-        self._blind.add(main, blind, one.cluster, weight)
-        if one.chance is not None:
-            self._chance.add(one.chance * weight, weight)
-        for key, value_of in one.groups.items():
+            blind["majority"] = float(_answer(line) == majority)
+        if text and line.texts:
+            known = text in line.texts
+            blind["majority_text"] = (
+                float(_right_text(line) == text) if known else line.chance or 0.0
+            )
+        self._blind.add(main, blind, line.cluster, weight)
+        if line.chance is not None:
+            self._chance.add(line.chance * weight, weight)
+        for key, value_of in line.groups.items():
             among = self._groups.setdefault(key, {})
             known = value_of in among or len(among) < MOST_GROUPS
             group = among.setdefault(value_of if known else MANY, _Group())
-            cluster = "" if key == self._cluster else one.cluster
+            cluster = "" if key == self._cluster else line.cluster
             group.ratio.add(main * weight, weight, cluster)
-            group.chance.add(one.chance or 0.0)
+            group.chance.add(line.chance or 0.0)
 
     def metrics(self) -> dict[str, TaskMetric]:
         """Every metric, the main one first."""
@@ -115,7 +119,7 @@ class ItemSummary:
             },
             "fairness": language_fairness(
                 self._main,
-                {name: one.ratio.value for name, one in languages.items() if name != MANY},
+                {name: group.ratio.value for name, group in languages.items() if name != MANY},
             ),
             "rejected": dict(self.rejected),
             "truncated": self.truncated,
@@ -140,9 +144,9 @@ def _interval(ratio: ClusteredRatio) -> list[float] | None:
     return None if half is None else [ratio.value - half, ratio.value + half]
 
 
-def _right_text(one: ItemLine) -> str:
-    return one.texts[one.label] if 0 <= one.label < len(one.texts) else ""
+def _right_text(line: ItemLine) -> str:
+    return line.texts[line.label] if 0 <= line.label < len(line.texts) else ""
 
 
-def _answer(one: ItemLine) -> str:
-    return one.answer or (str(one.label) if one.label >= 0 else "")
+def _answer(line: ItemLine) -> str:
+    return line.answer or (str(line.label) if line.label >= 0 else "")

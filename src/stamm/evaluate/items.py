@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.json_text import RepeatedKeyError, parse_json
-from stamm.corpus.language.scripts import script_of
+from stamm.corpus.documents import clean_field, whole_text
+from stamm.corpus.language.codes import script_of
 from stamm.corpus.quality.word_split import WITHOUT_BLANKS
-from stamm.corpus.records import clean_field, whole_text
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.evaluate.answer_number import answer_number
 from stamm.evaluate.instructions import Instruction, read_instructions
@@ -103,9 +103,13 @@ def read_items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
     if task.limit is None:
         yield from _items(task)
         return
-    ranks = ((_rank("", one.line), one.line) for one in _items(task) if isinstance(one, TaskItem))
+    ranks = (
+        (_rank("", item.line), item.line) for item in _items(task) if isinstance(item, TaskItem)
+    )
     chosen = {line for _, line in heapq.nsmallest(task.limit, ranks)}
-    yield from (one for one in _items(task) if isinstance(one, RejectedRow) or one.line in chosen)
+    yield from (
+        item for item in _items(task) if isinstance(item, RejectedRow) or item.line in chosen
+    )
 
 
 def _items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
@@ -138,7 +142,7 @@ def _items(task: TaskData) -> Iterator[TaskItem | RejectedRow]:
             content = repr(
                 (
                     item.context, item.choices, item.rights, item.answer, item.accepted, item.groups,
-                    [(one.arguments.name, one.arguments.values) for one in item.instructions],
+                    [(instruction.arguments.name, instruction.arguments.values) for instruction in item.instructions],
                 )
             )  # fmt: skip
             key = hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -209,7 +213,7 @@ def first_group(groups: Mapping[str, str]) -> str:
 
 
 def _rows(task: TaskData) -> Iterator[tuple[int, dict[str, Any] | RejectedRow]]:
-    name = task.data.name.removesuffix(".gz").removesuffix(".zst")
+    name = task.data.name.lower().removesuffix(".gz").removesuffix(".zst")
     separator = {".csv": ",", ".tsv": "\t"}.get(name[-4:])
     with BoundedStream(task.data, EXPANSION) as stream:
         try:
@@ -259,7 +263,7 @@ def _objects(
 def _table(
     lines: Iterator[tuple[int, str | RejectedRow]], separator: str, task: TaskData
 ) -> Iterator[tuple[int, dict[str, Any] | RejectedRow]]:
-    """Rows of CSV, with quotes, or TSV, without; the first has the names of the fields."""
+    """Rows of CSV (with quotes) or TSV (without); the first has the names of the fields."""
     rejected: list[RejectedRow] = []
     number = 0
 
@@ -280,7 +284,7 @@ def _table(
             row = next(reader, None)
         except csv.Error:
             row = ["", ""] * (1 + len(names or ()))  # never as many as names
-        yield from ((one.line, one) for one in rejected)
+        yield from ((rejected_row.line, rejected_row) for rejected_row in rejected)
         rejected.clear()
         if row is None:
             return
@@ -370,10 +374,10 @@ def _last_word(text: str) -> tuple[str, str]:
     The white space between the two belongs to the first.
     """
     text = text.rstrip()
-    begin = max((place for place, letter in enumerate(text) if letter.isspace()), default=-1) + 1
+    begin = max((index for index, letter in enumerate(text) if letter.isspace()), default=-1) + 1
     letters = [
-        place
-        for place, letter in enumerate(text[begin:], begin)
+        index
+        for index, letter in enumerate(text[begin:], begin)
         if letter.isalnum() and script_of(letter) in WITHOUT_BLANKS
     ]
     begin = letters[-1] if letters else begin
@@ -384,19 +388,19 @@ def _answers(described: TaskDescription, row: dict[str, Any]) -> tuple[str, ...]
     """The right answers of a generation."""
     value = _value(row, described.answer)
     if isinstance(value, list):
-        answers = tuple(_text({"answer": one}, "answer") for one in value)
+        answers = tuple(_text({"answer": answer}, "answer") for answer in value)
     else:
         answers = (_text(row, described.answer),)
-    if not answers or not all(one.strip() for one in answers):
+    if not answers or not all(answer.strip() for answer in answers):
         raise RejectedError("empty text")
     values = value if isinstance(value, list) else [value]
-    if any(isinstance(one, str) and _TEXT_OF_LIST.fullmatch(one) for one in values):
+    if any(isinstance(entry, str) and _TEXT_OF_LIST.fullmatch(entry) for entry in values):
         raise RejectedError(f"{described.answer!r} is a text of a list, not a list")
-    if described.match == "exact" and any(isinstance(one, float) for one in values):
+    if described.match == "exact" and any(isinstance(entry, float) for entry in values):
         raise RejectedError(
             f"{described.answer!r} is a decimal number; write it as text, or set match: number"
         )
-    if described.match == "number" and any(answer_number(one) is None for one in answers):
+    if described.match == "number" and any(answer_number(answer) is None for answer in answers):
         raise RejectedError(f"{described.answer!r} is not a number")
     return answers
 
@@ -415,17 +419,17 @@ def _instructions(row: dict[str, Any]) -> tuple[Instruction, ...]:
 def _choices(described: TaskDescription, row: dict[str, Any]) -> tuple[str, ...]:
     wanted = described.choices
     if len(wanted) == 1 and "{" not in wanted[0]:
-        found = _value(row, wanted[0])
-        if not isinstance(found, list):
+        listed = _value(row, wanted[0])
+        if not isinstance(listed, list):
             raise RejectedError(f"{wanted[0]!r} is not a list")
-        if not all(isinstance(one, str) for one in found):
+        if not all(isinstance(choice, str) for choice in listed):
             raise RejectedError(f"{wanted[0]!r} contains something else than texts")
-        choices = tuple(whole_text(one) for one in found)
+        choices = tuple(whole_text(choice) for choice in listed)
     else:
-        choices = tuple(_filled(one, row) for one in wanted)
+        choices = tuple(_filled(template, row) for template in wanted)
     if not 2 <= len(choices) <= MOST_CHOICES:
         raise RejectedError(f"fewer than 2 or more than {MOST_CHOICES} choices")
-    if not all(one.strip() for one in choices):
+    if not all(choice.strip() for choice in choices):
         raise RejectedError("an empty choice")
     return choices
 
@@ -439,9 +443,9 @@ def _rights(
     if described.labels:
         return (_labelled(described, row, len(choices), value),)
     if isinstance(value, list) and len(value) == len(choices):
-        rights = tuple(number for number, one in enumerate(value) if one == 1)
+        rights = tuple(number for number, flag in enumerate(value) if flag == 1)
         several = described.metric == PROBABILITY
-        if all(one in (0, 1) for one in value) and rights and (several or len(rights) == 1):
+        if all(flag in (0, 1) for flag in value) and rights and (several or len(rights) == 1):
             if len(rights) == len(choices):
                 raise RejectedError(f"{name!r} names every choice")
             return rights
@@ -491,12 +495,12 @@ def _filled(template: str, row: dict[str, Any]) -> str:
 
 
 def _text(row: dict[str, Any], name: str) -> str:
-    found = _value(row, name)
-    if isinstance(found, bool) or not isinstance(found, str | int | float):
+    content = _value(row, name)
+    if isinstance(content, bool) or not isinstance(content, str | int | float):
         raise RejectedError(f"{name!r} is neither text nor a number")
-    if isinstance(found, float) and not math.isfinite(found):
+    if isinstance(content, float) and not math.isfinite(content):
         raise RejectedError(f"{name!r} is not a finite number")
-    return whole_text(str(found))
+    return whole_text(str(content))
 
 
 def _value(row: dict[str, Any], name: str) -> Any:

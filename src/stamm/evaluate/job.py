@@ -1,6 +1,6 @@
 """Evaluate one trained decoder on a list of tasks.
 
-Reads    model (a stored decoder), tokenizer; pack (a packed corpus), where there is one
+Reads    model (a stored decoder or a Hugging Face folder), tokenizer; pack (a packed corpus), where there is one
 Leaves   for each task NAME.json and, if the task has items, NAME_<items>.jsonl: held_out.json,
          held_out_documents.jsonl, blimp.json, blimp_pairs.jsonl
 
@@ -11,9 +11,11 @@ its result depends on the same data, weights and settings.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,34 +25,38 @@ from stamm.base.files import write_text
 from stamm.base.schema import read_record, record, write_record
 from stamm.base.user_code import guarded
 from stamm.evaluate.config import (
-    BUILT_IN_READS,
     BUILT_IN_TASKS,
     UNREAD,
     EvaluateConfig,
+    check_limit,
     check_settings_read,
     check_step,
 )
-from stamm.evaluate.file_task import FileTask, result_name
-from stamm.evaluate.harness_task import HarnessTask
+from stamm.evaluate.records import TaskFile
 from stamm.evaluate.registry import load_tasks
-from stamm.evaluate.task import EvaluationTask, TaskContext, TaskResult
-from stamm.evaluate.text_model import TextModel, load_tokenizer, text_model
+from stamm.evaluate.task import (
+    EvaluationTask,
+    IdentifiedTask,
+    RecordTask,
+    SettingsTask,
+    TaskContext,
+    TaskResult,
+    file_task_name,
+)
 from stamm.models.decoder import check_finite
 from stamm.models.determinism import set_determinism
-from stamm.models.serialization import load_decoder
+from stamm.models.loading import OpenModel, open_model
+from stamm.models.model_source import ModelSource
 from stamm.runs.command_receipts import writing_alone
 from stamm.runs.job import Workspace
-from stamm.runs.model_outputs import KEY, set_aside, weights_sha256
-from stamm.runs.schemas.evaluation import BlimpFile, HeldOutFile, TaskFile
+from stamm.runs.model_outputs import KEY, set_aside
 
-_FILES = {"held_out": HeldOutFile, "blimp": BlimpFile}
-OUTPUTS = ("held_out.json", "held_out_documents.jsonl", "blimp.json", "blimp_pairs.jsonl")
-_SHORT = {"blimp_pairs_per_paradigm": "pairs"}
+_RESULT_NAME = re.compile(r"[A-Za-z0-9_]+")
 _OWN_KEYS = ("schema", "task", "num_items", "metrics", KEY)
 
 
 def run(config: EvaluateConfig, workspace: Workspace, usual: EvaluateConfig | None = None) -> None:
-    """Evaluate the stored decoder, in the Apertus chat format where `chat` asks for one.
+    """Evaluate the model of inputs["model"], in its chat format where `chat` asks for one.
 
     usual   as of `evaluate_model`
 
@@ -58,17 +64,15 @@ def run(config: EvaluateConfig, workspace: Workspace, usual: EvaluateConfig | No
     """
     check_step(config)
     set_determinism(config.threads)
-    folder = workspace.inputs["tokenizer"]
-    decoder = load_decoder(workspace.inputs["model"])
-    sha256 = weights_sha256(workspace.inputs["model"])
-    model = text_model(decoder, load_tokenizer(folder), folder, sha256)
-    evaluate_model(config, workspace, model, usual)
+    inputs = workspace.inputs
+    source = ModelSource(model=inputs["model"], tokenizer=inputs["tokenizer"])
+    evaluate_model(config, workspace, open_model(source, chat=config.chat), usual)
 
 
 def evaluate_model(
     config: EvaluateConfig,
     workspace: Workspace,
-    model: TextModel,
+    model: OpenModel,
     usual: EvaluateConfig | None = None,
 ) -> list[str]:
     """Run every task, then write all results; the names of their files.
@@ -84,8 +88,14 @@ def evaluate_model(
     tasks = load_tasks(config.tasks, config.task_folder)
     check_settings_used(config, tasks, usual or config)
     names = [result_file(task, config, usual or config) for task in tasks]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(
+            f"two tasks would write {twice[0]}.json",
+            where="evaluate.tasks",
+            fix="Rename one of them",
+        )
     set_determinism(config.threads)
-    check_finite(model.decoder)
+    check_finite(dict(model.decoder.named_parameters()))
     context = TaskContext(
         config=config,
         pack=workspace.inputs.get("pack"),
@@ -97,18 +107,18 @@ def evaluate_model(
         for name in names:  # other tasks may be evaluated at the same time
             locks.enter_context(writing_alone(workspace.folder, name))
         results = [
-            (task.name, name, _run_task(task, context))
+            (task, name, _run_task(task, context))
             for task, name in zip(tasks, names, strict=True)
             if not _is_done(task, name, context)
         ]
         with file_lock(workspace.folder / ".set_aside.lock"):
             set_aside(workspace.folder, model.sha256)
-        for task_name, name, result in results:
-            _write(result, workspace.folder, name, model, _FILES.get(task_name, TaskFile))
+        for task, name, result in results:
+            _write(result, workspace.folder, name, model, _record_class(task))
     return names
 
 
-def _write(result: TaskResult, folder: Path, name: str, model: TextModel, kind: type[Any]) -> None:
+def _write(result: TaskResult, folder: Path, name: str, model: OpenModel, kind: type[Any]) -> None:
     items = folder / f"{name}_{result.item_label}.jsonl"
     if result.item_file is not None:
         result.item_file.finish(items)
@@ -123,16 +133,20 @@ def result_file(task: EvaluationTask, config: EvaluateConfig, usual: EvaluateCon
 
     usual   settings of the built-in tasks that are not
     """
-    if isinstance(task, FileTask | HarnessTask):
-        return result_name(task.name, task.settings(config))
-    if task.name not in BUILT_IN_TASKS:
+    if not isinstance(task, SettingsTask):
         seed = config.shots_seed if config.shots else None
         own = {"shots": config.shots, "shots_seed": seed, "chat": config.chat}
-        return result_name(task.name, {**own, "limit": config.limit})
-    keys = ("blimp_pairs_per_paradigm",) if task.name == "blimp" else ("context", "overlap")
-    changed = [key for key in keys if getattr(config, key) != getattr(usual, key)]
-    parts = (f"_{_SHORT.get(key, key)}{getattr(config, key) or ''}" for key in changed)
-    return task.name + "".join(parts)
+        return file_task_name(task.name, {**own, "limit": config.limit})
+    name = _guarded(task, lambda: task.result_name(config, usual))
+    is_own = isinstance(name, str) and (name == task.name or name.startswith(f"{task.name}_"))
+    if not (is_own and _RESULT_NAME.fullmatch(name)):
+        raise ConfigError(
+            f"{type(task).__name__}.result_name returned {name!r}, which cannot name result files of "
+            f"{task.name}",
+            where="evaluate.tasks",
+            fix=f"Return {task.name}, or {task.name}_ and letters, digits and _",
+        )
+    return str(name)
 
 
 def check_settings_used(
@@ -140,28 +154,24 @@ def check_settings_used(
 ) -> None:
     """Check that a task reads each setting that is not as in `usual`; shots, chat and rolling always.
 
-    Raises   ConfigError for one that no task reads, for a limit of a built-in task, and for a chat format
-             of a YAML task.
+    Raises   ConfigError for one that no task reads, and for a limit that one of them does not read.
     """
-    if config.chat and any(isinstance(task, HarnessTask) for task in tasks):
-        raise ConfigError(
-            "chat = True is not supported for YAML tasks of lm-evaluation-harness: their text never "
-            "becomes control tokens",
-            where="evaluate.chat",
-            fix="Set chat=false for them, or describe the task in JSON (docs/evaluation.md)",
-        )
     read: set[str] = set()
     for task in tasks:
-        if isinstance(task, FileTask | HarnessTask):
-            read.update(task.reads(config))
-        else:  # a user's own may read everything
-            read.update(BUILT_IN_READS.get(task.name, UNREAD))
+        if not isinstance(task, SettingsTask):
+            read.update(UNREAD)
+            continue
+        own = _guarded(task, functools.partial(task.reads, config))
+        read.update(own)
+        if "limit" not in own:
+            built_in = task.name in BUILT_IN_TASKS
+            check_limit(config, f"{task.name} {'is built in' if built_in else 'has none'}")
     check_settings_read(config, read, ", ".join(task.name for task in tasks), usual)
 
 
 def _is_done(task: EvaluationTask, name: str, context: TaskContext) -> bool:
-    """Whether the results of a task from a file depend on what they would depend on now."""
-    if not isinstance(task, FileTask):
+    """Whether the results of a task are there, of these weights, and depend on what they would depend on now."""
+    if not isinstance(task, IdentifiedTask):
         return False
     written = context.folder / f"{name}.json"
     if not (written.is_file() and (context.folder / f"{name}_items.jsonl").is_file()):
@@ -170,7 +180,22 @@ def _is_done(task: EvaluationTask, name: str, context: TaskContext) -> bool:
         stored = read_record(TaskFile, written)
     except DataError:
         return False
-    return stored.identity == task.identity(context)
+    if (
+        stored.model_sha256 != context.model.sha256
+    ):  # these are set aside, so they must be made again
+        return False
+    return bool(stored.identity == _guarded(task, lambda: task.identity(context)))
+
+
+def _record_class(task: EvaluationTask) -> type[TaskFile]:
+    return task.record if isinstance(task, RecordTask) else TaskFile
+
+
+def _guarded(task: EvaluationTask, work: Callable[[], Any]) -> Any:
+    """The result of `work`; an exception of a user's task is reported with its file and line."""
+    if type(task).__module__.startswith("stamm."):
+        return work()
+    return guarded(Path(inspect.getfile(type(task))), work)
 
 
 def _content(name: str, result: TaskResult, sha256: str) -> dict[str, Any]:
@@ -184,31 +209,28 @@ def _content(name: str, result: TaskResult, sha256: str) -> dict[str, Any]:
 
 
 def _run_task(task: EvaluationTask, context: TaskContext) -> TaskResult:
-    """The task's result; an exception of a user's task is reported with its file and line."""
+    """The task's result, which can be written."""
     decoder: Any = context.model.decoder
     tokenizer: Any = context.model.tokenizer
-    if task.name in BUILT_IN_TASKS or isinstance(task, FileTask | HarnessTask):
-        return task.run(decoder, tokenizer, context)
-    file = Path(inspect.getfile(type(task)))
-    result = guarded(file, lambda: task.run(decoder, tokenizer, context))
+    result = _guarded(task, lambda: task.run(decoder, tokenizer, context))
     if not isinstance(result, TaskResult):
         raise ConfigError(
             f"{type(task).__name__}.run returned {type(result).__name__}, not a TaskResult",
-            where=str(file),
+            where=inspect.getfile(type(task)),
             fix="Return stamm.evaluate.task.TaskResult",
         )
-    guarded(file, lambda: _check_result(result))
+    _guarded(task, lambda: _check_result(result, _record_class(task)))
     return result
 
 
-def _check_result(result: TaskResult) -> None:
+def _check_result(result: TaskResult, kind: type[TaskFile]) -> None:
     """Raise ValueError or TypeError for a result that cannot be written."""
     if not result.metrics or not result.item_label.isidentifier():
         raise ValueError("a TaskResult needs metrics, and an item_label of letters, digits and _")
     taken = sorted(set(_OWN_KEYS) & set(result.details))
     if taken:
         raise ValueError(f"TaskResult.details uses the reserved key {taken[0]!r}")
-    record(TaskFile, _content("", result, ""))
+    record(kind, _content("", result, ""))
     json.dumps([metric.plain() for metric in result.metrics.values()])
     json.dumps([dict(item) for item in result.items])
     json.dumps(dict(result.details))

@@ -26,13 +26,13 @@ from torch.nn import functional as F
 from stamm.activations.fused.operation import SMALLEST
 from stamm.base.console import NoProgress, Progress
 from stamm.base.errors import ConfigError
-from stamm.evaluate.text_model import TextModel
 from stamm.losses.linear_cross_entropy import chunk_tokens
 from stamm.models.attention import KVCache
-from stamm.models.attention_mask import AttentionInputs
+from stamm.models.attention_mask import branch_attention_inputs
 from stamm.models.batch_invariance import PADDED, BatchInvariant, padded_length
 from stamm.models.decoder import Decoder
-from stamm.models.rope import rotation
+from stamm.models.loading import OpenModel
+from stamm.models.padding import length_batches
 from stamm.models.sampling import sample
 from stamm.models.sampling_config import SamplingConfig
 
@@ -100,20 +100,21 @@ def score_questions(
              max_context.
     """
     decoder = decoder.merged()
-    found = [[Score(0.0, len(y), True) for y in one.continuations] for one in questions]
-    cut = [_fitted(one, decoder.config.max_context) for one in questions]
-    shared = _shared([each.context for parts in cut for each, _ in parts])
+    scores = [[Score(0.0, len(y), True) for y in question.continuations] for question in questions]
+    cut = [_fitted(question, decoder.config.max_context) for question in questions]
+    shared = _shared([request.context for parts in cut for request, _ in parts])
     rows = [
         row
         for number, parts in enumerate(cut)
-        for one, numbers in parts
-        for row in _rows(one, len(shared), number, numbers)
+        for request, numbers in parts
+        for row in _rows(request, len(shared), number, numbers)
     ]
     with BatchInvariant():
         caches = _cached(decoder, shared)
     bar = NoProgress() if progress is None else progress
     done = 0
-    for batch in _batches(rows, batch_tokens):
+    for numbers in length_batches([len(row.tokens) for row in rows], batch_tokens):
+        batch = [rows[number] for number in numbers]
         with BatchInvariant():
             log_prob_N, greedy_N = _forward(decoder, batch, caches, len(shared))
         scored = iter(zip(log_prob_N.double().tolist(), greedy_N.tolist(), strict=True))
@@ -124,18 +125,18 @@ def score_questions(
                 sums[owner] += log_prob
                 greedy[owner] &= is_greedy
             for owner, places in enumerate(row.places):
-                for place in places:
-                    before = found[row.number][place]
-                    found[row.number][place] = Score(
+                for choice in places:
+                    before = scores[row.number][choice]
+                    scores[row.number][choice] = Score(
                         sums[owner] + sums[_ALL], before.tokens, greedy[owner] and greedy[_ALL]
                     )
                 done += len(places)
         bar.advance(done)
-    return found
+    return scores
 
 
 def loglikelihood(
-    model: TextModel, pairs: Sequence[tuple[str, str]], batch_tokens: int
+    model: OpenModel, pairs: Sequence[tuple[str, str]], batch_tokens: int
 ) -> list[tuple[float, bool]]:
     """Log-likelihood of each continuation given its context, in nats, and whether it is the greedy one.
 
@@ -151,11 +152,11 @@ def loglikelihood(
             questions.append(ScoringRequest(first, [rest]))
         before = first
     scores = score_questions(model.decoder, questions, batch_tokens)
-    return [(score.log_prob, score.greedy) for each in scores for score in each]
+    return [(score.log_prob, score.greedy) for pair_scores in scores for score in pair_scores]
 
 
 def loglikelihood_rolling(
-    model: TextModel, texts: Sequence[str], batch_tokens: int, *, begin_twice: bool = False
+    model: OpenModel, texts: Sequence[str], batch_tokens: int, *, begin_twice: bool = False
 ) -> list[float]:
     """Log-likelihood of each whole text, in nats.
 
@@ -186,7 +187,7 @@ def loglikelihood_rolling(
 
 
 def generate_until(
-    model: TextModel,
+    model: OpenModel,
     contexts: Sequence[Sequence[int]],
     until: Sequence[str],
     max_new_tokens: int,
@@ -213,7 +214,7 @@ def generate_until(
     for done in sample(model.decoder, prompts, config, model.stop_ids):
         kept = done.tokens[:-1] if done.stopped else done.tokens
         text = model.tokenizer.decode([t for t in kept if model.tokenizer.control_token(t) is None])
-        ends = [place for end in until if (place := text.find(end)) >= 0]
+        ends = [position for end in until if (position := text.find(end)) >= 0]
         texts[done.request] = text[: min(ends, default=len(text))]
     return texts
 
@@ -235,21 +236,21 @@ def token_scores(hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor) -> tupl
     return torch.cat(log_probs), torch.cat(greedy)
 
 
-def _fitted(one: ScoringRequest, limit: int) -> list[tuple[ScoringRequest, list[int]]]:
+def _fitted(request: ScoringRequest, limit: int) -> list[tuple[ScoringRequest, list[int]]]:
     """The question, or one for each continuation where the context must be cut, with their numbers."""
-    for y in one.continuations:
-        if not y or not one.context:
+    for y in request.continuations:
+        if not y or not request.context:
             raise ConfigError("a question has an empty context or continuation")
         if len(y) > limit:
             raise ConfigError(
                 f"a continuation has {len(y)} tokens, more than max_context = {limit}"
             )
-    longest = max(map(len, one.continuations), default=0)
-    if len(one.context) + longest - 1 <= limit:
-        return [(one, list(range(len(one.continuations))))]
+    longest = max(map(len, request.continuations), default=0)
+    if len(request.context) + longest - 1 <= limit:
+        return [(request, list(range(len(request.continuations))))]
     return [
-        (ScoringRequest(one.context[-(limit + 1 - len(y)) :], [y]), [place])
-        for place, y in enumerate(one.continuations)
+        (ScoringRequest(request.context[-(limit + 1 - len(y)) :], [y]), [index])
+        for index, y in enumerate(request.continuations)
     ]
 
 
@@ -263,9 +264,11 @@ def _shared(contexts: Sequence[list[int]]) -> list[int]:
     return first[: min(same, most) // PADDED * PADDED]
 
 
-def _rows(one: ScoringRequest, skipped: int, number: int, numbers: Sequence[int]) -> Iterator[_Row]:
+def _rows(
+    request: ScoringRequest, skipped: int, number: int, numbers: Sequence[int]
+) -> Iterator[_Row]:
     """The row of a question, without the `skipped` first tokens of its context."""
-    ys = one.continuations
+    ys = request.continuations
     if not ys:
         return
     most = min(map(len, ys)) - 1
@@ -273,9 +276,9 @@ def _rows(one: ScoringRequest, skipped: int, number: int, numbers: Sequence[int]
     while same < most and all(y[same] == ys[0][same] for y in ys):
         same += 1
     distinct: dict[tuple[int, ...], list[int]] = {}
-    for place, y in zip(numbers, ys, strict=True):
-        distinct.setdefault(tuple(y[same:]), []).append(place)
-    context = one.context[skipped:]
+    for choice, y in zip(numbers, ys, strict=True):
+        distinct.setdefault(tuple(y[same:]), []).append(choice)
+    context = request.context[skipped:]
     tokens = [*context, *ys[0][:same]]
     trunk = len(tokens)
     row = _Row(
@@ -307,18 +310,6 @@ def _cached(decoder: Decoder, shared: list[int]) -> list[KVCache] | None:
     return caches
 
 
-def _batches(rows: Sequence[_Row], batch_tokens: int) -> Iterator[list[_Row]]:
-    """Rows of similar length, shortest first."""
-    batch: list[_Row] = []
-    for row in sorted(rows, key=lambda row: len(row.tokens)):
-        if batch and (len(batch) + 1) * len(row.tokens) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
-
-
 def _forward(
     decoder: Decoder, batch: Sequence[_Row], shared: list[KVCache] | None, start: int
 ) -> tuple[Tensor, Tensor]:
@@ -343,33 +334,22 @@ def _forward(
     caches = None
     if shared is not None:
         caches = [KVCache() for _ in shared]
-        for cache, one in zip(caches, shared, strict=True):
-            if one.keys is not None and one.values is not None:
-                cache.keys = one.keys.expand(len(tokens_BT), -1, -1, -1)
-                cache.values = one.values.expand(len(tokens_BT), -1, -1, -1)
-    frequencies, dtype = decoder.model.frequencies, weight.dtype
+        for cache, prefix_cache in zip(caches, shared, strict=True):
+            if prefix_cache.keys is not None and prefix_cache.values is not None:
+                cache.keys = prefix_cache.keys.expand(len(tokens_BT), -1, -1, -1)
+                cache.values = prefix_cache.values.expand(len(tokens_BT), -1, -1, -1)
     attention = None
     if shared is not None or any(row.segment[-1] for row in batch):
-        cosine, sine = rotation(frequencies, position_BT.flatten(), dtype)
-        shape = (*position_BT.shape, -1)
-        mask = _mask(segment_BT, start, dtype)
-        attention = AttentionInputs((cosine.view(shape), sine.view(shape)), mask)
+        attention = branch_attention_inputs(
+            decoder.model, position_BT, segment_BT, start, weight.dtype
+        )
     hidden_BTD = decoder.model(tokens_BT, caches=caches, attention=attention)
     source_N = torch.tensor(
-        [place * longest + source for place, row in enumerate(batch) for source in row.source],
+        [index * longest + source for index, row in enumerate(batch) for source in row.source],
         device=weight.device,
     )
-    target_N = torch.tensor([each for row in batch for each in row.target], device=weight.device)
+    target_N = torch.tensor([token for row in batch for token in row.target], device=weight.device)
     return token_scores(hidden_BTD.flatten(0, 1)[source_N], weight, target_N)
-
-
-def _mask(segment_BT: Tensor, start: int, dtype: torch.dtype) -> Tensor:
-    """Additive attention mask, (B, 1, T, S): the context, segment 0, and one's own continuation."""
-    open_BTT = (segment_BT[:, None, :] == 0) | (segment_BT[:, None, :] == segment_BT[:, :, None])
-    open_BTT &= torch.ones_like(open_BTT[0]).tril()
-    mask_BTT = torch.zeros(open_BTT.shape, dtype=dtype, device=open_BTT.device)
-    mask_BTT.masked_fill_(~open_BTT, -torch.inf)
-    return torch.nn.functional.pad(mask_BTT, (start, 0))[:, None]
 
 
 def _windows(begin: int, length: int, limit: int) -> Iterator[tuple[int, int, int]]:

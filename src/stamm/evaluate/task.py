@@ -1,27 +1,29 @@
 """The protocol of an evaluation task, and what a task returns.
 
 A task is a class with a `name` and a method `run`; it may be a built-in (stamm.evaluate.registry)
-or a user's own, "mine.py:MyTask". Tutorial: docs/extending/evaluation_task.md
+or a user's own, "mine.py:MyTask". What else a task may have is a protocol of its own here: settings,
+an identity, a record. Tutorial: docs/extending/evaluation_task.md
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import Progress
-from stamm.base.student_t import NORMAL_80
 from stamm.base.user_code import is_reference, load_named
 from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
+from stamm.evaluate.records import TaskFile
+from stamm.statistics.clustered_ratio import ClusteredRatio
+from stamm.statistics.student_t import NORMAL_80
 
 if TYPE_CHECKING:  # a recipe checks the names of tasks without loading torch
-    from stamm.corpus.tokenizer.tokenizer import Tokenizer
     from stamm.evaluate.item_file import ItemFile
-    from stamm.evaluate.text_model import TextModel
     from stamm.models.decoder import Decoder
+    from stamm.models.loading import OpenModel
+    from stamm.tokenizer.tokenizer import Tokenizer
 
 NORMAL_95 = 1.96
 """P(|Z| <= 1.96) = 0.95 for a standard normal Z."""
@@ -100,7 +102,7 @@ def ratio_metric(ratio: ClusteredRatio, chance: float | None = None) -> TaskMetr
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """What a task measured.
+    """Measurements of a task.
 
     metrics      by name ("accuracy"); the main one first
     num_items    items that the metrics are computed from
@@ -121,7 +123,7 @@ class TaskResult:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContext:
-    """What a task reads beside the model and the tokenizer.
+    """Inputs of a task beside the model and the tokenizer.
 
     config     batch_tokens, context length and overlap
     pack       folder of the packed corpus (stamm.corpus.packed_dataset.PackedSplit); None without one
@@ -133,7 +135,7 @@ class TaskContext:
     config: EvaluateConfig
     pack: Path | None
     progress: Progress
-    model: TextModel
+    model: OpenModel
     folder: Path
 
 
@@ -148,6 +150,62 @@ class EvaluationTask(Protocol):
 
     def run(self, model: Decoder, tokenizer: Tokenizer, context: TaskContext) -> TaskResult:
         """Measure `model`; nothing is written before all tasks have returned."""
+
+
+@runtime_checkable
+class SettingsTask(Protocol):
+    """An evaluation task that does not read all settings; one without these methods may read them all."""
+
+    def reads(self, config: EvaluateConfig) -> Collection[str]:
+        """The settings that change this task: `limit` and those of `config.UNREAD`."""
+
+    def result_name(self, config: EvaluateConfig, usual: EvaluateConfig) -> str:
+        """The name of the result files: the task's name, "_" and the settings that change the result.
+
+        usual   settings of the built-in tasks that are not in it
+        """
+
+
+@runtime_checkable
+class IdentifiedTask(Protocol):
+    """An evaluation task that is not repeated where its record, of the same weights, has the same `identity`.
+
+    NAME_items.jsonl must be there, too: the task has items, and their label is "items".
+    """
+
+    def identity(self, context: TaskContext) -> str:
+        """Hash of everything that the result depends on; TaskResult.details has it as "identity"."""
+
+
+@runtime_checkable
+class RecordTask(Protocol):
+    """An evaluation task with a record class of its own for NAME.json."""
+
+    record: type[TaskFile]
+
+
+def file_task_name(name: str, settings: Mapping[str, Any]) -> str:
+    """The name of the result files of a task that is asked with shots; settings other than the usual are in it."""
+    shots, limit = settings["shots"], settings["limit"]
+    seed = f"_seed{settings['shots_seed']}" if settings["shots_seed"] not in (None, 28) else ""
+    parts = (
+        f"_{shots}shot{seed}" if shots else "",
+        "_chat" if settings["chat"] else "",
+        "" if limit is None else f"_limit{limit}",
+        "_harness" if settings.get("rolling") == "harness" else "",
+    )
+    return name + "".join(parts)
+
+
+def changed_name(
+    name: str, config: EvaluateConfig, usual: EvaluateConfig, keys: Mapping[str, str]
+) -> str:
+    """The name of the result files with the settings `keys` that are not as in `usual`.
+
+    keys   what each is called in the name
+    """
+    changed = [key for key in keys if getattr(config, key) != getattr(usual, key)]
+    return name + "".join(f"_{keys[key]}{getattr(config, key) or ''}" for key in changed)
 
 
 def load_user_task(reference: str) -> EvaluationTask:

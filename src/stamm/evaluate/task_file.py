@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from stamm.base.config import from_plain, validate
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import canonical_json, read_json, sha256_file
+from stamm.base.files import canonical_json, has_ending, read_json, sha256_file
 from stamm.base.json_text import parse_json
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.evaluate.config import description_path, shipped_data, shipped_tasks
@@ -150,7 +150,7 @@ class TaskDescription:
             ),
             (
                 "choices",
-                not any("{{" in one or "}}" in one for one in self.choices),
+                not any("{{" in choice or "}}" in choice for choice in self.choices),
                 "has two braces; a field is {name}",
             ),
             ("blank", not self.blank or self.kind == "multiple_choice", "is for multiple_choice"),
@@ -204,7 +204,7 @@ def open_task(name: str, folder: str | None) -> TaskData:
         path = description_path(name)
         described = _description(read_json(path), str(path))
         data = shipped_data(name, described.file, folder)
-    elif name.endswith(".json"):
+    elif has_ending(name, ".json"):
         path = Path(name)
         described = _description(read_json(path), name)
         data = path.parent / described.file

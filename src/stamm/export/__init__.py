@@ -1,1 +1,1 @@
-"""A trained decoder as a folder that other libraries load, proved equal before it gets its name."""
+"""Export of a trained decoder to a folder that other libraries load, after a parity check."""

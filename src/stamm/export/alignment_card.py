@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from stamm.align.records import PreparedDecontamination, PreparedSummary
 from stamm.base.markdown import escape_markdown
 from stamm.base.schema import read_record
-from stamm.corpus.reasons import reason_text
+from stamm.corpus.ledger import reason_text
 from stamm.export.card_table import LONGEST_CELL, card_table
 from stamm.runs.arms import prepared_data_of_arm
-from stamm.runs.schemas.prepared_data import PreparedDecontamination, PreparedSummary
 
 _KINDS = {
     "chat": "Conversations",
@@ -38,10 +38,10 @@ def alignment_section(summaries: Sequence[PreparedSummary]) -> Iterator[str]:
     for number, summary in enumerate(summaries, 1):
         title = _KINDS[summary.kind]
         yield f"### {number}. {title}" if len(summaries) > 1 else f"### {title}"
-        yield from _one(summary)
+        yield from _stage(summary)
 
 
-def _one(summary: PreparedSummary) -> Iterator[str]:
+def _stage(summary: PreparedSummary) -> Iterator[str]:
     train, held_out = summary.splits["train"], summary.splits.get("held_out")
     text = (
         f"{summary.kept} of {summary.read} rows were kept: {train.examples} to train on"
@@ -53,11 +53,13 @@ def _one(summary: PreparedSummary) -> Iterator[str]:
     yield card_table(
         ("source", "licence", "rows kept", "rows dropped"),
         (
-            (each.source or "not stated", each.licence or "not stated", *_numbers(each.kept, each.dropped))
-            for each in summary.sources
+            (source.source or "not stated", source.licence or "not stated", *_numbers(source.kept, source.dropped))
+            for source in summary.sources
         ),
     )  # fmt: skip
-    refused = ", ".join(escape_markdown(each, LONGEST_CELL) for each in summary.refused_licences)
+    refused = ", ".join(
+        escape_markdown(licence, LONGEST_CELL) for licence in summary.refused_licences
+    )
     yield f"Refused licences: {refused}." if refused else "No licence was refused."
     if summary.dropped:
         yield card_table(
@@ -70,19 +72,19 @@ def _one(summary: PreparedSummary) -> Iterator[str]:
     yield from _decontamination(summary.decontamination)
 
 
-def _decontamination(found: PreparedDecontamination | None) -> Iterator[str]:
-    if found is None:
+def _decontamination(decontamination: PreparedDecontamination | None) -> Iterator[str]:
+    if decontamination is None:
         yield "The rows were not compared with evaluation texts."
         return
     yield (
         f"Rows were compared with the texts of these evaluation sets. A row is dropped when it shares"
-        f" {found.gram_words} words in a row and {found.share:.0%} of all words with one."
+        f" {decontamination.gram_words} words in a row and {decontamination.share:.0%} of all words with one."
     )
     yield card_table(
         ("evaluation set", "items", "items that cannot be found", "rows dropped"),
         (
-            (name, *_numbers(each.items, each.blind, found.contaminated.get(name, 0)))
-            for name, each in found.sets.items()
+            (name, *_numbers(counts.items, counts.blind, decontamination.contaminated.get(name, 0)))
+            for name, counts in decontamination.sets.items()
         ),
     )
 

@@ -19,5 +19,5 @@ def card_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         *([escape_markdown(c, LONGEST_CELL) for c in r] for r in listed[:LONGEST_TABLE]),
     ]
     text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    left = len(listed) - LONGEST_TABLE
-    return text + (f"\n\n{left} more rows are omitted." if left > 0 else "")
+    more = len(listed) - LONGEST_TABLE
+    return text + (f"\n\n{more} more rows are omitted." if more > 0 else "")

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import ClassVar
 
 from stamm.base.config import check_unread, nearest, validate
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import NAMES_CODE, is_reference, reference_files
-from stamm.export.runtime_support import FORMATS
+from stamm.export.registry import TARGETS, guarded_target
+from stamm.export.target import (
+    ExportOptions,
+    OptionsTarget,
+    QuantizedTarget,
+    SettingsTarget,
+    TargetSupport,
+)
 
-BuiltInTarget = Literal["transformers", "gguf", "onnx"]
-BUILT_IN_TARGETS: tuple[str, ...] = get_args(BuiltInTarget)
 NOT_MEASURED = "not_measured"
 
 
@@ -23,7 +29,7 @@ class ExportConfig:
     target          "transformers", "gguf" (llama.cpp), "onnx" (ONNX Runtime), or your own
                     "mine.py:MyTarget" (docs/extending/export_target.md)
     quantization    type of the matrices: F32; BF16 (transformers, gguf); F16, Q8_0, Q4_K, Q5_K,
-                    Q6_K (gguf)
+                    Q6_K (gguf); those of your own target
     max_shard_bytes largest file of weights (transformers): more tensors come in further files
     tolerance       largest difference of any logit, as a share of the largest logit. Two correct
                     implementations differ by about 1e-6, a wrong activation by 0.01 and more. Where
@@ -47,6 +53,8 @@ class ExportConfig:
     threads         CPU threads; part of the configuration because sums depend on it
     """
 
+    MAIN_FIELD: ClassVar = "target"
+
     target: str = field(default="transformers", metadata=NAMES_CODE)
     quantization: str = "F32"
     max_shard_bytes: int = 5_000_000_000
@@ -65,13 +73,13 @@ class ExportConfig:
 
     def __post_init__(self) -> None:
         plain = self.licence.replace("-", "").replace(".", "").replace("+", "")
-        formats = FORMATS.get(self.target, ("F32",))
+        formats = self._formats()
         validate(
             self,
             ("threads", self.threads >= 1, "must be at least 1"),
             (
                 "quantization",
-                self.quantization in formats,
+                not formats or self.quantization in formats,
                 f"is not a type that {self.target} has: {', '.join(formats)}",
             ),
             (
@@ -95,11 +103,15 @@ class ExportConfig:
                 "is not an SPDX name such as Apache-2.0",
             ),
         )
-        if self.target not in BUILT_IN_TARGETS and not is_reference(self.target):
+        if self.target not in TARGETS and not is_reference(self.target):
             raise ConfigError(
                 f"ExportConfig.target = {self.target!r} is not an export target",
-                fix=f'{nearest(self.target, BUILT_IN_TARGETS)}, or your own as "mine.py:MyTarget"',
+                fix=f'{nearest(self.target, TARGETS)}, or your own as "mine.py:MyTarget"',
             )
+
+    def _formats(self) -> tuple[str, ...]:
+        """Types of a built-in target; () for a user's, whose code reading a configuration does not run."""
+        return quantizations(TARGETS[self.target].support()) if self.target in TARGETS else ()
 
     @property
     def rounded(self) -> bool:
@@ -119,11 +131,68 @@ class ExportConfig:
     def unread(self) -> tuple[str, ...]:
         """Fields that the others leave unread."""
         names: tuple[str, ...] = ("prompt_tokens", "sample_tokens") if self.samples == 0 else ()
-        if self.target in BUILT_IN_TARGETS:
+        if self.target in TARGETS:
             unmeasured = self.held_out == NOT_MEASURED
             names += ("tolerance",) if self.rounded else ("bits_tolerance",)
             names += ("bits_tolerance",) if unmeasured else ()
-        return (*names, "max_shard_bytes") if self.target in ("gguf", "onnx") else names
+            names += unread_settings(TARGETS[self.target].support())
+        return names
+
+
+def quantizations(target: TargetSupport) -> tuple[str, ...]:
+    """The types of matrices that a target has."""
+    return tuple(target.quantizations) if isinstance(target, QuantizedTarget) else ("F32",)
+
+
+def unread_settings(target: TargetSupport) -> tuple[str, ...]:
+    """The fields of ExportConfig that a target does not read."""
+    if not isinstance(target, OptionsTarget):
+        return ("max_shard_bytes",)
+    return tuple(target.unread) if isinstance(target, SettingsTarget) else ()
+
+
+def set_options(
+    target: TargetSupport, config: ExportConfig, chat_format: str = "", texts: Sequence[str] = ()
+) -> None:
+    """Give a target its options.
+
+    Raises   ConfigError for a type that it does not have, and for a setting that it does not read.
+    """
+    formats = quantizations(target)
+    if config.quantization not in formats:
+        raise ConfigError(
+            f"{config.quantization!r} is not a type that {config.target} has: {', '.join(formats)}",
+            where="export.quantization",
+            fix="Set one of them",
+        )
+    if config.target not in TARGETS:  # of those, `unread` gives the same names
+        _check_user_target(target, config)
+    if isinstance(target, OptionsTarget):
+        options = ExportOptions(
+            quantization=config.quantization,
+            max_shard_bytes=config.max_shard_bytes,
+            chat_format=chat_format,
+            texts=texts,
+        )
+        guarded_target(target, lambda: target.configure(options))
+
+
+def _check_user_target(target: TargetSupport, config: ExportConfig) -> None:
+    """Raise ConfigError for types that are never set, and for a setting that is set and not read."""
+    if isinstance(target, QuantizedTarget) and not isinstance(target, OptionsTarget):
+        raise ConfigError(
+            f"{config.target} has quantizations and no method configure, which sets one",
+            where="export.target",
+            fix="Add configure(options), or leave quantizations out",
+        )
+    names, known = unread_settings(target), [field.name for field in fields(ExportConfig)]
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(
+            f"{config.target} has unread = {unknown[0]!r}, which is not a setting of an export",
+            where="export.target",
+            fix=nearest(str(unknown[0]), known),
+        )
+    check_unread(config, *((name, True, f"{config.target} does not read it") for name in names))
 
 
 def check_without_text(

@@ -174,14 +174,14 @@ def gguf_tensors(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
 def gguf_names(config: DecoderConfig) -> dict[str, str]:
     """The name in GGUF of each parameter that is a tensor there, with a tied output matrix."""
     untied = replace(config, tied_embeddings=False)
-    found = {}
+    names = {}
     for name in parameter_shapes(untied):
         layer, _, inner = name.removeprefix("model.layers.").partition(".")
-        place = f"blk.{layer}." if layer.isdigit() else ""
-        module, _, kind = (inner if place else name).rpartition(".")
+        prefix = f"blk.{layer}." if layer.isdigit() else ""
+        module, _, kind = (inner if prefix else name).rpartition(".")
         if module in _TENSORS:
-            found[name] = f"{place}{_TENSORS[module]}.{kind}"
-    return found
+            names[name] = f"{prefix}{_TENSORS[module]}.{kind}"
+    return names
 
 
 def to_neighbours(weight_OD: Tensor, head_width: int) -> Tensor:
@@ -221,14 +221,14 @@ def stored_types(path: Path) -> Mapping[str, int]:
     Raises   ExportError when it is not a GGUF file.
     """
     gguf = _library()
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     try:
         for tensor in gguf.GGUFReader(path).tensors:
             if len(tensor.shape) > 1:
-                found[tensor.tensor_type.name] = found.get(tensor.tensor_type.name, 0) + 1
+                counts[tensor.tensor_type.name] = counts.get(tensor.tensor_type.name, 0) + 1
     except (ValueError, IndexError, OSError) as error:
         raise ExportError(f"{path} is not a GGUF file: {error}") from None
-    return dict(sorted(found.items()))
+    return dict(sorted(counts.items()))
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -243,14 +243,14 @@ def read_metadata(path: Path) -> dict[str, str]:
         "pre": "tokenizer.ggml.pre",
         "template": "tokenizer.chat_template",
     }
-    found = {
+    metadata = {
         name: str(fields[key].contents()) if key in fields else "" for name, key in keys.items()
     }
     begin = ""
     if (added := fields.get("tokenizer.ggml.add_bos_token")) is not None and added.contents():
         token = int(fields["tokenizer.ggml.bos_token_id"].contents())
         begin = str(fields["tokenizer.ggml.tokens"].contents(token))
-    return {"architecture": architecture, "begin": begin, **found}
+    return {"architecture": architecture, "begin": begin, **metadata}
 
 
 def _add_tokenizer(writer: Any, tokenizer: GgufTokenizer) -> None:

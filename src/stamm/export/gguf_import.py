@@ -15,8 +15,6 @@ import torch
 from stamm.base.errors import ConfigError, DataError, ExportError, visible
 from stamm.base.files import write_json, write_text
 from stamm.chat.template_files import TEMPLATE
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
-from stamm.corpus.tokenizer.tokenizer import SPLIT_PATTERN
 from stamm.export.gguf_file import (
     HF_TOKENIZER,
     ROTATED,
@@ -38,6 +36,8 @@ from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, P
 from stamm.models.decoder import Decoder, check_finite
 from stamm.models.hub import xielu_constants
 from stamm.models.parameter_shapes import parameter_shapes
+from stamm.tokenizer.imported import ImportedTokenizer
+from stamm.tokenizer.tokenizer import SPLIT_PATTERN
 
 _ARCHITECTURES = ("apertus", "arcee", "llama", "qwen2", "qwen3")
 _PLAIN = {"apertus": "xielu", "arcee": "relu2"}  # activations of plain blocks; the others are gated
@@ -113,7 +113,7 @@ class GgufModel:
                 for name, value in alphas.items():
                     decoder.get_parameter(f"model.layers.{layer}.mlp.act_fn.{name}").fill_(value)
         try:
-            check_finite(decoder)
+            check_finite(dict(decoder.named_parameters()))
         except DataError as error:
             raise self._error(f"cannot be used: {error.what}", "Fetch the file again") from None
         return decoder.eval()
@@ -227,28 +227,28 @@ class GgufModel:
         if factors.shape == (head // 2,) and 1 <= largest < math.inf:
             for power in range(4, 24):
                 rope = Llama3Rope(theta=theta, factor=largest, original_context=1 << power)
-                found = rope_factors(rope, head)
-                if found is not None and torch.allclose(found, factors, rtol=1e-5, atol=0):
+                implied = rope_factors(rope, head)
+                if implied is not None and torch.allclose(implied, factors, rtol=1e-5, atol=0):
                     return rope
         raise self._error(f"has {_FACTORS} other than Llama 3's with frequency factors 1 and 4")
 
     def _check_tensors(self) -> dict[str, str]:
         """The name in the file of each parameter, with the shapes that the metadata describe."""
         names = gguf_names(self.config)
-        left = dict(self._file.tensors)
+        remaining = dict(self._file.tensors)
         if self._architecture in _WITH_FACTORS:
-            left.pop(_FACTORS, None)
+            remaining.pop(_FACTORS, None)
         if self.config.tied_embeddings:
-            left.pop(_OUTPUT, None)
+            remaining.pop(_OUTPUT, None)
         for name, shape in parameter_shapes(self.config).items():
             if name not in names:  # alphas of xIELU are metadata
                 continue
-            found = left.pop(names[name], None)
-            if found is None or found.shape != shape:
-                given = "is missing" if found is None else f"has the shape {found.shape}"
+            tensor = remaining.pop(names[name], None)
+            if tensor is None or tensor.shape != shape:
+                given = "is missing" if tensor is None else f"has the shape {tensor.shape}"
                 raise self._error(f"does not fit its metadata: {names[name]} {given}, not {shape}")
-        if left:
-            raise self._error(f"has tensors that are not supported: {next(iter(left))[:80]!r}")
+        if remaining:
+            raise self._error(f"has tensors that are not supported: {next(iter(remaining))[:80]!r}")
         return names
 
     def _alphas(self) -> list[dict[str, float]]:
@@ -257,19 +257,19 @@ class GgufModel:
             return []
         layers = self.config.num_layers
         constants = xielu_constants()
-        found: list[dict[str, float]] = [{} for _ in range(layers)]
+        alphas: list[dict[str, float]] = [{} for _ in range(layers)]
         for name in ("alpha_p", "alpha_n", *constants):
             value = self._file.metadata.get(f"xielu.{name}")
             values = value if isinstance(value, list) else [value] * layers
-            numbers = [each for each in values if isinstance(each, float)]
+            numbers = [value for value in values if isinstance(value, float)]
             if not len(values) == len(numbers) == layers:
                 raise self._error(f"has no xielu.{name} for each layer")
             if name not in constants:
-                for layer, each in enumerate(numbers):
-                    found[layer][name] = each
-            elif not all(math.isclose(each, constants[name], rel_tol=1e-2) for each in numbers):
+                for layer, alpha in enumerate(numbers):
+                    alphas[layer][name] = alpha
+            elif not all(math.isclose(number, constants[name], rel_tol=1e-2) for number in numbers):
                 raise self._error(f"has xielu.{name} = {numbers[0]}, not {constants[name]}")
-        return found
+        return alphas
 
     def _tokenizer_json(
         self, tokens: list[str], types: list[Any], merges: list[str]

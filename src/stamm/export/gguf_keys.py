@@ -1,4 +1,4 @@
-"""Keys of a GGUF file: those that are read, that change nothing, and that have a meaning not honoured.
+"""Keys of a GGUF file: read, without effect on the model, or with an effect that is not supported.
 
 Keys of the architecture are listed without its name: "rope.freq_base" is "llama.rope.freq_base".
 
@@ -188,7 +188,7 @@ def architecture_keys(architecture: str) -> KnownKeys:
 
 
 def check_keys(metadata: Mapping[str, object], architecture: str, where: str) -> list[str]:
-    """Check that no key asks for what is not honoured; return the unknown ones.
+    """Check that no key has an effect that is not supported; return the unknown keys.
 
     Raises   DataError with the key and its value.
     """

@@ -62,7 +62,7 @@ class GgufReader:
             self._bytes = np.memmap(path, np.uint8, mode="r").data
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read: {error}") from None
-        self._place = 0
+        self._offset = 0
         self.metadata: dict[str, GgufValue] = {}
         self.tensors: dict[str, GgufTensor] = {}
         try:
@@ -72,9 +72,9 @@ class GgufReader:
 
     def read(self, name: str) -> Tensor:
         """The tensor `name`, float32, dequantized; a copy."""
-        found = self.tensors[name]
-        raw = np.frombuffer(self._bytes[found.start : found.start + found.size], np.uint8)
-        return torch.from_numpy(_DECODE[found.type](raw).reshape(found.shape))
+        entry = self.tensors[name]
+        raw = np.frombuffer(self._bytes[entry.start : entry.start + entry.size], np.uint8)
+        return torch.from_numpy(_DECODE[entry.type](raw).reshape(entry.shape))
 
     def _read_header(self) -> None:
         if bytes(self._take(4)) != b"GGUF":
@@ -100,7 +100,7 @@ class GgufReader:
         alignment = self.metadata.get(_ALIGNMENT, 32)
         if not (isinstance(alignment, int) and 0 < alignment <= _MOST_ALIGNMENT):
             raise self._damaged(f"{_ALIGNMENT} is {visible(str(alignment), 80)}")
-        first, expected = -(-self._place // alignment) * alignment, 0
+        first, expected = -(-self._offset // alignment) * alignment, 0
         for name, kind, shape, size, offset in infos:
             shown = name[:80]
             if name in self.tensors:
@@ -143,25 +143,25 @@ class GgufReader:
         if inner not in _NUMBERS:
             raise self._damaged(f"an array in its header has elements of type {inner}")
         code = "<" + _NUMBERS[inner]
-        found: list[int | float] = np.frombuffer(
+        numbers: list[int | float] = np.frombuffer(
             self._take(count * struct.calcsize(code)), code
         ).tolist()
-        return found
+        return numbers
 
     def _text(self) -> str:
         return bytes(self._take(self._number("Q"))).decode("utf-8")
 
     def _number(self, code: str) -> int:
         """A number; the caller of a float or bool knows its type."""
-        found: int
-        (found,) = struct.unpack(f"<{code}", self._take(struct.calcsize(f"<{code}")))
-        return found
+        number: int
+        (number,) = struct.unpack(f"<{code}", self._take(struct.calcsize(f"<{code}")))
+        return number
 
     def _take(self, count: int) -> memoryview:
-        if count > len(self._bytes) - self._place:
+        if count > len(self._bytes) - self._offset:
             raise self._damaged("it ends within its header")
-        taken = self._bytes[self._place : self._place + count]
-        self._place += count
+        taken = self._bytes[self._offset : self._offset + count]
+        self._offset += count
         return taken
 
     def _damaged(self, why: str) -> DataError:

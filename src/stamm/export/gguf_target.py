@@ -13,22 +13,27 @@ from stamm.chat.formats import chat_template
 from stamm.chat.render import ASSISTANT_END
 from stamm.chat.template_files import TEMPLATE, folder_template
 from stamm.chat.template_sandbox import render_all
-from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
-from stamm.export.gguf_file import SmallWeights, read_metadata, stored_types, write_gguf
+from stamm.export.gguf_file import (
+    SmallWeights,
+    gguf_tensors,
+    read_metadata,
+    stored_types,
+    write_gguf,
+)
 from stamm.export.gguf_tokenizer import GgufTokenizer, read_bpe
 from stamm.export.held_out import different_tokens
 from stamm.export.llama_cpp import VERSION, LlamaCpp
-from stamm.export.runtime_support import gguf_reasons
-from stamm.export.target import CardText, ExportOptions, LoadedExport
+from stamm.export.runtime_support import BLOCK_BYTES, BLOCKS, GgufSupport
+from stamm.export.target import CardText, LoadedExport, TargetPlan
 from stamm.export.transformers_target import (
     TOKENIZER_CONFIG,
     imported_special_ids,
     open_tokenizer,
     trained_template,
 )
-from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
+from stamm.tokenizer.imported import ImportedTokenizer
+from stamm.tokenizer.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS
 
 _HELLO = [{"role": "user", "content": "Hello"}]
 _NO_BEGIN = "tokenizer.ggml.add_bos_token=bool:false"
@@ -41,24 +46,19 @@ MOST_DIFFERING = 0.01
 _PROBE = "Über 1234 Wörter, l'ÉCOLE; it's 3.14!\n\n  hello_world()\t日本語 हिन्दी العَرَبِيَّة 🙂"
 
 
-class GgufTarget:
+class GgufTarget(GgufSupport):
     """One file, model-TYPE.gguf."""
 
-    name = "gguf"
-
     def __init__(self) -> None:
-        self._options = ExportOptions()
+        super().__init__()
         self._lost = SmallWeights()
 
-    def configure(self, options: ExportOptions) -> None:
-        """Set the type of the matrices; other types than F32 have folders of their own."""
-        self._options = options
-        kind = options.quantization
-        self.name = "gguf" if kind == "F32" else f"gguf_{kind.lower()}"
-
-    def check(self, config: DecoderConfig) -> Sequence[str]:
-        """Why llama.cpp cannot run the model; empty when it can."""
-        return gguf_reasons(config, self._options.quantization)
+    def plan(self, model: Decoder) -> TargetPlan:
+        """The file; llama.cpp maps it."""
+        kind = self._options.quantization
+        stored = [(t.numel(), kind if t.dim() > 1 else "F32") for _, t in gguf_tensors(model)]
+        size = sum(count // BLOCKS[kind] * BLOCK_BYTES[kind] for count, kind in stored)
+        return TargetPlan(files={f"model-{kind}.gguf": size}, engine=size, converted=kind != "F32")
 
     def write(self, folder: Path, model: Decoder, tokenizer: Path) -> None:
         """Write the file.
@@ -156,7 +156,7 @@ def _best_rule(
     """The rule with which llama.cpp differs from the tokenizer in the fewest tokens of `texts`."""
     original = open_tokenizer(tokenizer)
     wanted = [original.encode(text) for text in texts]
-    found: dict[str, int] = {}
+    num_different: dict[str, int] = {}
     for rule in PRE_TOKENIZERS:
         file = folder / ".vocabulary.gguf"
         write_gguf(file, replace(described, pre=rule, add_begin=False, json=""), None, "F32")
@@ -169,7 +169,7 @@ def _best_rule(
         finally:
             file.unlink()
         pairs = zip(wanted, texts, strict=True)
-        found[rule] = sum(different_tokens(ids, engine.encode(text)) for ids, text in pairs)
-        if not found[rule]:
+        num_different[rule] = sum(different_tokens(ids, engine.encode(text)) for ids, text in pairs)
+        if not num_different[rule]:
             break
-    return min(found, key=lambda rule: found[rule])
+    return min(num_different, key=lambda rule: num_different[rule])

@@ -69,5 +69,5 @@ def _has_step(step: object, kind: str) -> bool:
     """Whether a part of a tokenizer.json is a step of this type, or a sequence with one."""
     if isinstance(step, Mapping):
         inner = (step.get("pretokenizers"), step.get("normalizers"))
-        return step.get("type") == kind or any(_has_step(each, kind) for each in inner)
-    return isinstance(step, list) and any(_has_step(each, kind) for each in step)
+        return step.get("type") == kind or any(_has_step(inner_step, kind) for inner_step in inner)
+    return isinstance(step, list) and any(_has_step(inner_step, kind) for inner_step in step)

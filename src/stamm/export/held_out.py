@@ -20,26 +20,25 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
+from stamm.base.files import has_ending
 from stamm.base.receipts import check_file
-from stamm.corpus.formats import READABLE
+from stamm.corpus.documents import UnreadableRecord
+from stamm.corpus.inputs import READABLE
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.readers.open import read_input
-from stamm.corpus.readers.text import read_text
-from stamm.corpus.records import UnreadableRecord
-from stamm.corpus.special_tokens import BEGIN_ID, END_ID
+from stamm.corpus.readers.open import read_input, read_text
 from stamm.corpus.tables import RowGroups
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export.parity import Logits
+from stamm.export.records import BitsAgreement, GreedyAgreement, TokenAgreement
 from stamm.export.target import LoadedExport
 from stamm.models.decoder import Decoder
 from stamm.models.generate import greedy
-from stamm.runs.schemas.export import BitsAgreement, GreedyAgreement, TokenAgreement
+from stamm.models.hf_chat_format import AnyTokenizer
+from stamm.tokenizer.imported import ImportedTokenizer
+from stamm.tokenizer.special_tokens import BEGIN_ID, END_ID
 
 LONGEST, SHORTEST = 1024, 64
 """Tokens of a document that are compared at most, and however many languages there are."""
-AnyTokenizer = Tokenizer | ImportedTokenizer
 _ROWS = "held_out.parquet"  # of prepared alignment data
 _UNDETERMINED = "und"
 _ANSWERS = ("chat", "chosen", "rated")
@@ -101,7 +100,7 @@ def held_out_file(path: Path, tokenizer: AnyTokenizer, most_tokens: int) -> Held
 
 def _texts(path: Path) -> Iterator[tuple[str, str]]:
     """Language and text of each document of a file."""
-    read = read_input if path.name.endswith(READABLE) else read_text
+    read = read_input if has_ending(path.name, READABLE) else read_text
     for record in read(str(path), path, ReadLimits()):
         if isinstance(record, UnreadableRecord) or record.is_html:
             why = record.detail if isinstance(record, UnreadableRecord) else "it is a page of HTML"
@@ -159,17 +158,17 @@ def held_out_texts(
     by_language: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for row in held_out_documents(split):
         by_language[str(row["language"])].append((row["start"], row["stop"]))
-    found: list[HeldOutText] = []
+    texts: list[HeldOutText] = []
     longest = min(LONGEST, max(SHORTEST, most_tokens // max(len(by_language), 1)))
     for number, turn in enumerate(itertools.zip_longest(*by_language.values())):
-        for language, place in zip(by_language, turn, strict=True):
-            enough = number > 0 and sum(len(each.tokens) for each in found) >= most_tokens
-            if place is None or enough:
+        for language, span in zip(by_language, turn, strict=True):
+            enough = number > 0 and sum(len(sample.tokens) for sample in texts) >= most_tokens
+            if span is None or enough:
                 continue
-            tokens = split.read(place[0], min(place[1], place[0] + longest)).tolist()
+            tokens = split.read(span[0], min(span[1], span[0] + longest)).tolist()
             text = plain_text(tokens, tokenizer)
-            found.append(HeldOutText(language=language, tokens=tokens, text=text))
-    return found
+            texts.append(HeldOutText(language=language, tokens=tokens, text=text))
+    return texts
 
 
 def token_agreement(
@@ -180,11 +179,11 @@ def token_agreement(
         return []
     counts: dict[str, tuple[int, int, int]] = {}
     first = len(loaded.encode(""))  # tokens put before every text
-    for each in texts:
-        ours, theirs = tokenizer.encode(each.text), loaded.encode(each.text)[first:]
+    for sample in texts:
+        ours, theirs = tokenizer.encode(sample.text), loaded.encode(sample.text)[first:]
         new = (1, len(ours), different_tokens(ours, theirs))
-        before = counts.get(each.language, (0, 0, 0))
-        counts[each.language] = (before[0] + new[0], before[1] + new[1], before[2] + new[2])
+        before = counts.get(sample.language, (0, 0, 0))
+        counts[sample.language] = (before[0] + new[0], before[1] + new[1], before[2] + new[2])
     return [
         TokenAgreement(language=name, texts=texts, tokens=tokens, differing=differing)
         for name, (texts, tokens, differing) in counts.items()
@@ -209,17 +208,17 @@ def bits_agreement(
              so that each token but the first of a text is predicted once
     """
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
-    for each in texts:
-        if len(each.tokens) < 2:
+    for sample in texts:
+        if len(sample.tokens) < 2:
             continue
-        windows = _windows(each.tokens, decoder.config.max_context)
+        windows = _windows(sample.tokens, decoder.config.max_context)
         new = (
-            float(len(each.tokens) - 1),
-            float(len(each.text.encode())),
+            float(len(sample.tokens) - 1),
+            float(len(sample.text.encode())),
             sum(_bits(decoder, window) for window in windows),
             sum(_bits(exported, window) for window in windows),
         )
-        for name in ("", each.language):
+        for name in ("", sample.language):
             sums[name] = [before + value for before, value in zip(sums[name], new, strict=True)]
     return [
         BitsAgreement(

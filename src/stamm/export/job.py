@@ -14,38 +14,32 @@ an earlier export stays unchanged.
 from __future__ import annotations
 
 import copy
-import inspect
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from stamm.base.config import check_unread
 from stamm.base.errors import ConfigError, ExportError, RunError
-from stamm.base.files import sha256_file, write_text
+from stamm.base.files import atomic_folder, sha256_file, write_text
 from stamm.base.schema import write_record
-from stamm.base.user_code import guarded
 from stamm.chat.conversation import to_messages
 from stamm.chat.formats import ApertusFormat
+from stamm.chat.records import ChatModelFile
 from stamm.chat.template_traits import PROBES
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.special_tokens import BEGIN_ID
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
-from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.export import parity
 from stamm.export.alignment_card import alignment_summaries
 from stamm.export.config import (
-    BUILT_IN_TARGETS,
     NOT_MEASURED,
     ExportConfig,
     check_sample_length,
     check_without_text,
+    set_options,
 )
 from stamm.export.held_out import (
-    AnyTokenizer,
     HeldOut,
     HeldOutText,
     bits_agreement,
@@ -57,26 +51,21 @@ from stamm.export.held_out import (
     token_agreement,
 )
 from stamm.export.model_card import model_card, origin_of
-from stamm.export.registry import load_target
+from stamm.export.records import LogitDifference, ParityFile, SamplesFile
+from stamm.export.registry import guarded_target, load_target
 from stamm.export.reward_model import (
     add_head,
     rendered_chat,
     reward_card,
-    reward_class,
     reward_difference,
 )
 from stamm.export.samples import prompts, write_samples
-from stamm.export.target import (
-    ChatTarget,
-    ExportOptions,
-    ExportTarget,
-    LoadedExport,
-    OptionsTarget,
-)
+from stamm.export.target import ChatTarget, ExportTarget, LoadedExport, RewardTarget
 from stamm.export.transformers_target import open_tokenizer, turn_ends
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.determinism import set_determinism
+from stamm.models.hf_chat_format import AnyTokenizer
 from stamm.models.reward_head import load_head
 from stamm.models.serialization import load_decoder
 from stamm.runs.arms import prepared_data_of_arm
@@ -88,15 +77,15 @@ from stamm.runs.model_outputs import (
     recorded_sha256,
     weights_sha256,
 )
-from stamm.runs.schemas.chat_model import ChatModelFile
-from stamm.runs.schemas.export import LogitDifference, ParityFile, SamplesFile
+from stamm.tokenizer.imported import ImportedTokenizer
+from stamm.tokenizer.special_tokens import BEGIN_ID
+from stamm.tokenizer.tokenizer import FILE
 
 PARITY = "parity.json"
 # Texts that two readers of one tokenizer.json are known to tokenize differently.
 TRICKY = ("", " two  blanks ", "</s> <s> <pad>", "it 's , a <email-pii> .", "日本\n\n語\t🙂")
 OWN_ERRORS, MOST_TOLERANCES = 4, 10
 """Where float32 itself is too inexact for the gate: it becomes 4 times its error, at most 10 times wider."""
-T = TypeVar("T")
 
 
 def run(config: ExportConfig, workspace: Workspace) -> None:
@@ -106,47 +95,39 @@ def run(config: ExportConfig, workspace: Workspace) -> None:
              hold the model, or when the loaded export differs from it.
     """
     target = load_target(config.target)
-    source = workspace.inputs["tokenizer"]
-    tokenizer_file = source / FILE if source.is_dir() else source
-    tokenizer = open_tokenizer(tokenizer_file)
+    tokenizer = open_tokenizer(_tokenizer_file(workspace))
     is_reward = (workspace.inputs["model"] / HEAD).is_file()
     held_out = None if is_reward else _held_out(config, workspace, tokenizer)
     texts = held_out_texts(held_out, tokenizer, config.held_out_tokens)
     chat = read_chat_record(workspace.inputs["model"])
-    if isinstance(target, OptionsTarget):
-        target.configure(
-            ExportOptions(
-                quantization=config.quantization,
-                max_shard_bytes=config.max_shard_bytes,
-                chat_format=chat.format if chat else "",
-                texts=[each.text for each in texts],
-            )
-        )
+    set_options(target, config, chat.format if chat else "", [document.text for document in texts])
     finished = workspace.folder / target.name
-    unverified = workspace.folder / f".{target.name}.part"
     _check_replaceable(finished)
-    _remove(unverified)
     set_determinism(config.threads)
     # Targets hold dense matrices: structured ones are multiplied out.
     decoder = load_decoder(workspace.inputs["model"], mapped=True).merged()
     _check_target(target, decoder.config)
-    architecture = reward_class(decoder, target.name) if is_reward else ""
-    _check_read(config, target, is_reward=is_reward, has_text=bool(texts))
+    architecture = _reward_class(target, decoder) if is_reward else ""
+    _check_read(config, is_reward=is_reward, has_text=bool(texts))
     if texts:
         check_sample_length(config, decoder.config.max_context)
-    try:
+    with atomic_folder(finished, lambda unverified: _aside(finished, unverified)) as unverified:
         if architecture:
             _export_reward(config, workspace, decoder, target, unverified, architecture)
         else:
             _export(config, workspace, decoder, target, unverified, tokenizer, held_out, texts)
-        _exchange(unverified, finished)
-    finally:
-        _remove(unverified)
 
 
-def _check_read(
-    config: ExportConfig, target: ExportTarget, *, is_reward: bool, has_text: bool
-) -> None:
+def _reward_class(target: ExportTarget, decoder: Decoder) -> str:
+    if not isinstance(target, RewardTarget):
+        raise ExportError(
+            f"the model is a reward model, and the target {target.name} has no place for its head",
+            fix="Set target=transformers",
+        )
+    return guarded_target(target, lambda: target.reward_class(decoder))
+
+
+def _check_read(config: ExportConfig, *, is_reward: bool, has_text: bool) -> None:
     """Raise ConfigError for a setting that the export of this model does not read."""
     reward = "the model is a reward model, in float32"
     if is_reward:
@@ -157,12 +138,12 @@ def _check_read(
         config,
         ("quantization", is_reward, reward),
         ("held_out", is_reward, reward),
-        (
-            "max_shard_bytes",
-            not isinstance(target, OptionsTarget),
-            f"{type(target).__name__} has no method configure",
-        ),
     )
+
+
+def _tokenizer_file(workspace: Workspace) -> Path:
+    source = workspace.inputs["tokenizer"]
+    return source / FILE if source.is_dir() else source
 
 
 def _held_out(
@@ -190,7 +171,7 @@ def _held_out_source(config: ExportConfig, workspace: Workspace) -> str:
 
 
 def _check_target(target: ExportTarget, config: DecoderConfig) -> None:
-    problems = _guarded(target, lambda: list(target.check(config)))
+    problems = guarded_target(target, lambda: list(target.check(config)))
     if problems:
         raise ExportError(
             f"the model cannot be exported to {target.name}: {'; '.join(map(str, problems))}",
@@ -210,18 +191,16 @@ def _export(
 ) -> None:
     progress = workspace.progress
     progress.begin("export", 4, "stages")
-    source = workspace.inputs["tokenizer"]
     sha256 = weights_sha256(workspace.inputs["model"])
-    tokenizer_file = source / FILE if source.is_dir() else source
-    folder.mkdir(parents=True)
-    _guarded(target, lambda: target.write(folder, decoder, tokenizer_file))
+    tokenizer_file = _tokenizer_file(workspace)
+    guarded_target(target, lambda: target.write(folder, decoder, tokenizer_file))
     chat = read_chat_record(workspace.inputs["model"])
     imported = (tokenizer_file.parent / "tokenizer_config.json").is_file()
     if (chat is not None or imported) and isinstance(target, ChatTarget):
         limit = decoder.config.max_context
-        _guarded(target, lambda: target.write_chat(folder, tokenizer_file, limit))
+        guarded_target(target, lambda: target.write_chat(folder, tokenizer_file, limit))
     progress.advance(1, "written")
-    loaded = _guarded(target, lambda: target.load(folder))
+    loaded = guarded_target(target, lambda: target.load(folder))
     if not isinstance(loaded, LoadedExport):
         raise ConfigError(
             f"{type(target).__name__}.load returned {type(loaded).__name__}, not a LoadedExport",
@@ -231,35 +210,38 @@ def _export(
     for remark in loaded.remarks:
         progress.log(remark)
     texts = [] if held_out is None else held_out_tokens(config, decoder, held_out)
-    found = _guarded(target, lambda: compare(config, decoder, loaded, texts))
+    differences = guarded_target(target, lambda: compare(config, decoder, loaded, texts))
     tolerance = config.tolerance
-    if loaded.rounded:
-        parity.require_finite(found)
+    rounded = config.rounded or loaded.rounded
+    if rounded:
+        parity.require_finite(differences)
     else:
-        if not all(one.within(tolerance) for one in found):
+        if not all(difference.within(tolerance) for difference in differences):
             own = float64_error(config, decoder, texts)
             tolerance = max(tolerance, min(OWN_ERRORS * own, MOST_TOLERANCES * tolerance))
-        parity.require(found, tolerance)
-    tokens = _guarded(target, lambda: token_agreement(documents, tokenizer, loaded))
+        parity.require(differences, tolerance)
+    tokens = guarded_target(target, lambda: token_agreement(documents, tokenizer, loaded))
     parity.require_tokens(tokens, loaded.token_limit)
     if not loaded.token_limit:
-        _guarded(target, lambda: check_tokenizer(loaded, tokenizer, texts))
-    bits = _guarded(target, lambda: bits_agreement(documents, decoder, loaded.logits))
+        guarded_target(target, lambda: check_tokenizer(loaded, tokenizer, texts))
+    bits = guarded_target(target, lambda: bits_agreement(documents, decoder, loaded.logits))
     described = _held_out_source(config, workspace) if documents else ""
-    measured = not loaded.rounded or config.held_out != NOT_MEASURED
-    if loaded.rounded and measured:
+    measured = not rounded or config.held_out != NOT_MEASURED
+    if rounded and measured:
         parity.require_bits(bits, config.bits_tolerance)
     starts = [] if held_out is None else [tokens for _, tokens in prompts(config, held_out)]
-    same = _guarded(target, lambda: greedy_agreement(starts, decoder, loaded, config.sample_tokens))
+    same = guarded_target(
+        target, lambda: greedy_agreement(starts, decoder, loaded, config.sample_tokens)
+    )
     if chat is not None:
-        _guarded(target, lambda: check_chat(loaded, tokenizer, chat))
+        guarded_target(target, lambda: check_chat(loaded, tokenizer, chat))
     progress.advance(3, "parity checked")
     report = parity.report(
-        found,
+        differences,
         tolerance,
         loaded.description,
         sha256,
-        bits_tolerance=config.bits_tolerance if loaded.rounded and measured else None,
+        bits_tolerance=config.bits_tolerance if rounded and measured else None,
         held_out=described,
         measured=measured,
         remarks=loaded.remarks,
@@ -275,14 +257,14 @@ def _export(
     origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
     alignment = alignment_summaries(workspace.inputs["model"])
     card = model_card(
-        decoder, origin, config.licence, found, loaded.card, sha256, alignment, tokens, bits, same,
+        decoder, origin, config.licence, differences, loaded.card, sha256, alignment, tokens, bits, same,
         held_out=described, measured=measured, remarks=loaded.remarks,
     )  # fmt: skip
     write_text(folder / "README.md", card)
-    wrong = sum(one.differing for one in tokens)
+    wrong = sum(row.differing for row in tokens)
     progress.end(
-        f"logits differ by {max(one.max_relative for one in found):.1e}"
-        f"{f', {wrong} token ids of {sum(one.tokens for one in tokens)}' * bool(tokens)}"
+        f"logits differ by {max(difference.max_relative for difference in differences):.1e}"
+        f"{f', {wrong} token ids of {sum(row.tokens for row in tokens)}' * bool(tokens)}"
         f"{', bits per byte not measured' * (not measured)}"
     )
 
@@ -297,10 +279,8 @@ def _export_reward(
 ) -> None:
     inputs, progress = workspace.inputs, workspace.progress
     progress.begin("export", 2, "stages")
-    source, sha256 = inputs["tokenizer"], weights_sha256(inputs["model"])
-    file = source / FILE if source.is_dir() else source
+    file, sha256 = _tokenizer_file(workspace), weights_sha256(inputs["model"])
     head_D = load_head(inputs["model"], decoder.config.d_model, sha256)
-    folder.mkdir(parents=True)
     target.write(folder, decoder, file)
     if isinstance(target, ChatTarget) and read_chat_record(inputs["model"]) is not None:
         target.write_chat(folder, file, decoder.config.max_context)
@@ -308,17 +288,19 @@ def _export_reward(
     progress.advance(1, "written")
     ends = turn_ends(open_tokenizer(file))
     chat = rendered_chat(folder, ends)
-    found = reward_difference(config, folder, decoder, head_D, ends, chat)
-    parity.require(found, config.tolerance)
+    differences = reward_difference(config, folder, decoder, head_D, ends, chat)
+    parity.require(differences, config.tolerance)
     description, card = reward_card(architecture, ends, chat)
-    report = parity.report(found, config.tolerance, description, sha256)
+    report = parity.report(differences, config.tolerance, description, sha256)
     write_record(folder / PARITY, ParityFile, {**report, **_files(folder)})
     pack = inputs.get("pack")
     origin = None if pack is None else origin_of(PackedSplit.open(pack, "train"))
     alignment = alignment_summaries(inputs["model"])
-    text = model_card(decoder, origin, config.licence, found, card, sha256, alignment)
+    text = model_card(decoder, origin, config.licence, differences, card, sha256, alignment)
     write_text(folder / "README.md", text)
-    progress.end(f"rewards differ by {max(one.max_relative for one in found):.1e}")
+    progress.end(
+        f"rewards differ by {max(difference.max_relative for difference in differences):.1e}"
+    )
 
 
 def _files(folder: Path) -> dict[str, dict[str, Any]]:
@@ -332,23 +314,6 @@ def _files(folder: Path) -> dict[str, dict[str, Any]]:
         "files": {name: path.stat().st_size for name, path in files.items()},
         "sha256": {name: sha256_file(path) for name, path in files.items()},
     }
-
-
-def _guarded(target: ExportTarget, work: Callable[[], T]) -> T:
-    """The result of `work`; an exception of a user's target is reported with its file and line."""
-    if target.name in BUILT_IN_TARGETS:
-        return work()
-
-    def run() -> T | ExportError:
-        try:
-            return work()
-        except ExportError as error:
-            return error
-
-    result: T | ExportError = guarded(Path(inspect.getfile(type(target))), run)
-    if isinstance(result, ExportError):
-        raise result
-    return result
 
 
 def held_out_tokens(config: ExportConfig, decoder: Decoder, split: HeldOut) -> list[Tensor]:
@@ -368,19 +333,19 @@ def compare(
     length = min(config.parity_tokens, decoder.config.max_context)
     drawn = parity.random_tokens(decoder.config.vocab_size, config.parity_rows, length, config.seed)
     references: dict[str, parity.Logits] = {"": decoder, **loaded.references}
-    found = []
+    differences = []
     for remark, ours in references.items():
         for name, tokens in (("random tokens", drawn), ("held-out text", texts)):
             if tokens:
-                found.append(parity.difference(name + remark, ours, loaded.logits, tokens))
-    return found
+                differences.append(parity.difference(name + remark, ours, loaded.logits, tokens))
+    return differences
 
 
 def float64_error(config: ExportConfig, decoder: Decoder, texts: Sequence[Tensor]) -> float:
     """The largest difference of the decoder's own logits from those in float64, as `max_relative`."""
     exact = copy.deepcopy(decoder).double()
     loaded = LoadedExport(description="float64", logits=lambda tokens_BT: exact(tokens_BT).float())
-    return max(one.max_relative for one in compare(config, decoder, loaded, texts))
+    return max(difference.max_relative for difference in compare(config, decoder, loaded, texts))
 
 
 def check_chat(loaded: LoadedExport, tokenizer: AnyTokenizer, chat: ChatModelFile) -> None:
@@ -424,11 +389,11 @@ def check_tokenizer(loaded: LoadedExport, tokenizer: AnyTokenizer, texts: Sequen
     decoded = [plain_text(text.tolist(), tokenizer) for text in texts]
     for text in (*TRICKY, *decoded):
         tokens = tokenizer.encode(text)
-        found = encode(text)
+        exported_tokens = encode(text)
         if isinstance(tokenizer, ImportedTokenizer):
-            same = found[len(found) - len(tokens) :] == tokens
+            same = exported_tokens[len(exported_tokens) - len(tokens) :] == tokens
         else:
-            same = found == [BEGIN_ID, *tokens] and decode(tokens) == text
+            same = exported_tokens == [BEGIN_ID, *tokens] and decode(tokens) == text
         if not same:
             raise ExportError(
                 f"the exported tokenizer does not agree with the original on {text[:80]!r}",
@@ -447,29 +412,9 @@ def _check_replaceable(finished: Path) -> None:
         )
 
 
-def _exchange(unverified: Path, finished: Path) -> None:
-    """Rename `unverified`; an earlier export of other weights is moved beside, of the same removed."""
-    # A rename onto a folder with files fails: the old one is renamed first.
-    replaced = finished.with_name(f".{finished.name}.replaced.part")
-    _remove(replaced)
-    if finished.exists():
-        finished.replace(replaced)
-    try:
-        unverified.replace(finished)
-    except OSError:
-        if replaced.exists():
-            replaced.replace(finished)
-        raise
-    if replaced.exists() and (made_from := recorded_sha256(replaced / PARITY)) != recorded_sha256(
-        finished / PARITY
-    ):
-        aside = aside_folder(finished.parent, made_from) / finished.name
-        aside.parent.mkdir(exist_ok=True)
-        _remove(aside)
-        replaced.replace(aside)
-    _remove(replaced)
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
+def _aside(finished: Path, unverified: Path) -> Path | None:
+    """Where an earlier export of other weights is kept; None for one of the same."""
+    made_from = recorded_sha256(finished / PARITY)
+    if made_from == recorded_sha256(unverified / PARITY):
+        return None
+    return aside_folder(finished.parent, made_from) / finished.name

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from stamm.base.errors import ExportError, visible
 from stamm.export.runtime_support import QUANTIZER_TYPES
+from stamm.export.target import greedy_tokens
 
 VERSION = "2026.10.11549"
 _INSTALL = "Run: pip install 'stamm[gguf]'"
@@ -47,7 +48,7 @@ _ERROR = 4  # GGML_LOG_LEVEL_ERROR
 
 
 class _Params(ctypes.Structure):
-    """A structure passed by value; longer than any of llama.cpp's, whose tail it keeps."""
+    """A structure passed by value, longer than llama.cpp's: fields that are not described are kept."""
 
     _fields_ = (("words", ctypes.c_uint32 * 128),)
 
@@ -109,7 +110,7 @@ class LlamaCpp:
         self._ctx = self._c.llama_init_from_model(self._model, settings)
         if not self._ctx:
             raise ExportError(f"llama.cpp cannot run {path}: {self._why()}")
-        weakref.finalize(self, self._c.llama_free, self._ctx)  # before the model, as the last one
+        weakref.finalize(self, self._c.llama_free, self._ctx)  # called before the model is freed
 
     def encode(self, text: str, *, control: bool = False) -> list[int]:
         """Token ids of `text`, with the tokens that the file puts before a text.
@@ -118,13 +119,13 @@ class LlamaCpp:
         """
         data = text.encode()
         size = len(data) + 8
-        found = (ctypes.c_int32 * size)()
+        ids = (ctypes.c_int32 * size)()
         count = self._c.llama_tokenize(
-            self._vocab, data, len(data), found, size, not control, control
+            self._vocab, data, len(data), ids, size, not control, control
         )
         if count < 0:
             raise ExportError(f"llama.cpp cannot tokenize a text of {len(data)} bytes")
-        return list(found[:count])
+        return list(ids[:count])
 
     def logits(self, tokens_BT: Tensor) -> Tensor:
         """Logits of the next token, shape (B, T, V), float32."""
@@ -133,14 +134,18 @@ class LlamaCpp:
 
     def generate(self, prompt: Sequence[int], new_tokens: int) -> list[int]:
         """At most `new_tokens` tokens after `prompt`, greedy, until a token that ends a text."""
-        logits_TV = self._run(list(prompt), 0, every=False)
-        written: list[int] = []
-        while len(written) < new_tokens:
-            written.append(int(logits_TV[-1].argmax()))
-            if self._c.llama_vocab_is_eog(self._vocab, written[-1]) or len(written) == new_tokens:
-                break
-            logits_TV = self._run(written[-1:], len(prompt) + len(written) - 1, every=False)
-        return written
+        seen = 0
+
+        def next_token(new: list[int]) -> int:
+            nonlocal seen
+            logits_TV = self._run(new, seen, every=False)
+            seen += len(new)
+            return int(logits_TV[-1].argmax())
+
+        def is_end(token: int) -> bool:
+            return bool(self._c.llama_vocab_is_eog(self._vocab, token))
+
+        return greedy_tokens(prompt, new_tokens, next_token, is_end)
 
     def _run(self, tokens: list[int], start: int, *, every: bool) -> NDArray[np.float32]:
         """Logits of every new token or of the last one; `start` 0 empties the KV cache."""
@@ -151,12 +156,12 @@ class LlamaCpp:
         batch = self._c.llama_batch_init(len(tokens), 0, 1)
         try:
             batch.n_tokens = len(tokens)
-            for place, token in enumerate(tokens):
-                batch.token[place] = token
-                batch.pos[place] = start + place
-                batch.n_seq_id[place] = 1
-                batch.seq_id[place][0] = 0
-                batch.logits[place] = every or place == len(tokens) - 1
+            for index, token in enumerate(tokens):
+                batch.token[index] = token
+                batch.pos[index] = start + index
+                batch.n_seq_id[index] = 1
+                batch.seq_id[index][0] = 0
+                batch.logits[index] = every or index == len(tokens) - 1
             if self._c.llama_decode(self._ctx, batch):
                 raise ExportError(f"llama.cpp cannot compute {len(tokens)} tokens: {self._why()}")
         finally:
@@ -178,9 +183,9 @@ def quantize(weight_OD: Tensor, quantization: str) -> NDArray[np.uint8]:
     number = QUANTIZER_TYPES[quantization]
     rows, width = weight_OD.shape
     data = np.ascontiguousarray(weight_OD.detach().float().numpy())
-    found = np.empty((rows, call.ggml_row_size(number, width)), np.uint8)
-    call.ggml_quantize_chunk(number, data.ctypes.data, found.ctypes.data, 0, rows, width, None)
-    return found
+    quantized = np.empty((rows, call.ggml_row_size(number, width)), np.uint8)
+    call.ggml_quantize_chunk(number, data.ctypes.data, quantized.ctypes.data, 0, rows, width, None)
+    return quantized
 
 
 def _default(make: Any, fields: dict[str, tuple[int, int]], name: str) -> _Params:
@@ -201,9 +206,9 @@ def _set(params: _Params, offset: int, value: int) -> None:
 
 @functools.cache
 def _library() -> _Library:
-    found = importlib.util.find_spec("xllamacpp")
-    places = list(found.submodule_search_locations or ()) if found else []
-    files = [file for place in places for file in sorted(Path(place).glob("xllamacpp*.so"))]
+    spec = importlib.util.find_spec("xllamacpp")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    files = [file for folder in places for file in sorted(Path(folder).glob("xllamacpp*.so"))]
     if not files:
         raise ExportError("llama.cpp is not installed: the package xllamacpp", fix=_INSTALL)
     call = ctypes.CDLL(str(files[0]))

@@ -7,24 +7,24 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import stamm
 from stamm.activations.module import Activation, GatedActivation
+from stamm.align.records import PreparedSummary
 from stamm.base.markdown import escape_markdown
 from stamm.base.units import count_text
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.export.alignment_card import alignment_section
 from stamm.export.card_table import LONGEST_CELL, card_table
-from stamm.export.target import CardText
-from stamm.models.config import GatedFFN, PlainRope
-from stamm.models.decoder import Decoder
-from stamm.models.flops import count_parameters
-from stamm.runs.schemas.export import (
+from stamm.export.records import (
     BitsAgreement,
     GreedyAgreement,
     LogitDifference,
     TokenAgreement,
 )
-from stamm.runs.schemas.prepared_data import PreparedSummary
+from stamm.export.target import CardText
+from stamm.models.config import GatedFFN, PlainRope
+from stamm.models.decoder import Decoder
+from stamm.models.flops import count_parameters
+from stamm.version import VERSION
 
 _UNMEASURED = (
     "**Not measured:** bits per byte of held-out text. The loss of the rounded weights is not known:"
@@ -70,7 +70,7 @@ def model_card(
     decoder: Decoder,
     origin: Origin | None,
     licence: str,
-    found: Sequence[LogitDifference],
+    differences: Sequence[LogitDifference],
     target: CardText,
     sha256: str,
     alignment: Sequence[PreparedSummary] = (),
@@ -86,7 +86,7 @@ def model_card(
 
     origin      None for an export without a packed corpus
     licence     of the model, "" when unknown
-    found       logit differences
+    differences   logit differences
     target      what the export target adds
     sha256      of the weights of the original model
     alignment   prepared data of each stage of alignment, in order
@@ -102,7 +102,7 @@ def model_card(
     parts = [
         _front_matter(spec.name, origin, licence, target.library),
         f"# A causal decoder with {escape_markdown(spec.name, LONGEST_CELL)}, {total} parameters",
-        f"Exported by stamm {stamm.__version__} from weights with SHA-256 `{sha256}`. This card contains only what the export read from the"
+        f"Exported by stamm {VERSION} from weights with SHA-256 `{sha256}`. This card contains only what the export read from the"
         " model, its tokenizer, its packed corpus and its alignment data. It makes no claim about intended uses.",
         *([target.usage] if target.usage else []),
         "## Architecture",
@@ -122,13 +122,13 @@ def model_card(
             ("text", "positions", "largest difference", "share of largest logit", "same argmax"),
             (
                 (
-                    one.text,
-                    str(one.positions),
-                    f"{one.max_absolute:.3g}",
-                    f"{one.max_relative:.3g}",
-                    f"{one.argmax_agreement:.2%}",
+                    difference.text,
+                    str(difference.positions),
+                    f"{difference.max_absolute:.3g}",
+                    f"{difference.max_relative:.3g}",
+                    f"{difference.argmax_agreement:.2%}",
                 )
-                for one in found
+                for difference in differences
             ),
         ),
         *(escape_markdown(remark, 300) for remark in remarks),
@@ -145,11 +145,11 @@ def _held_out(
     greedy: GreedyAgreement | None,
 ) -> Iterable[str]:
     if tokens:
-        total, wrong = sum(one.tokens for one in tokens), sum(one.differing for one in tokens)
+        total, wrong = (sum(row.tokens for row in tokens), sum(row.differing for row in tokens))
         yield f"Token ids of held-out text in {len(tokens)} languages: {wrong} of {total} differ."
-        differing = sorted((one for one in tokens if one.differing), key=lambda one: -one.differing)
+        differing = sorted((row for row in tokens if row.differing), key=lambda row: -row.differing)
         if differing:
-            rows = [(one.language, str(one.tokens), str(one.differing)) for one in differing]
+            rows = [(row.language, str(row.tokens), str(row.differing)) for row in differing]
             yield card_table(("language", "tokens", "different"), rows)
     if greedy is not None:
         yield (
@@ -160,13 +160,13 @@ def _held_out(
         yield "Held-out bits per byte, up to 1,024 tokens of each document:"
         lines = [
             (
-                one.language or "all languages",
-                str(one.bytes),
-                f"{one.original:.5f}",
-                f"{one.exported:.5f}",
-                f"{one.exported / one.original - 1:+.3%}" if one.original else "0",
+                row.language or "all languages",
+                str(row.bytes),
+                f"{row.original:.5f}",
+                f"{row.exported:.5f}",
+                f"{row.exported / row.original - 1:+.3%}" if row.original else "0",
             )
-            for one in bits
+            for row in bits
         ]
         yield card_table(("language", "bytes", "original", "exported", "change"), lines)
 

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stamm.activations.codegen.kernel_lookup import kernel_of
-from stamm.activations.fused.passes import PassName, graph_of
+from stamm.activations.emitters.onnx import IR_VERSION, OPSET, onnx_library, write_nodes
+from stamm.activations.emitters.program import scalar_graph
+from stamm.activations.fused.passes import PassName
 from stamm.activations.module import ActivationModule
-from stamm.activations.primitives import coefficients
 from stamm.activations.spec import Spec
-from stamm.base.errors import ExportError
 from stamm.base.files import atomic, write_bytes
 from stamm.models.config import DecoderConfig, GatedFFN
 from stamm.models.decoder import Decoder
@@ -34,26 +34,14 @@ from stamm.models.rope import rotation
 
 MODEL = "model.onnx"
 DATA = "model.onnx_data"
-OPSET = 18
-IR_VERSION = 10
 _ALIGNMENT = 64
-_FLOAT, _DOUBLE = 1, 11  # TensorProto.FLOAT and DOUBLE
-_FARTHEST = 28.0  # exp(-x**2) is 0 in float32 from 11 on
-_OPERATORS = {
-    "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos", "tanh": "Tanh",
-    "atan": "Atan", "erf": "Erf", "abs": "Abs", "floor": "Floor", "neg": "Neg", "sign": "Sign",
-    "isnan": "IsNaN", "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "minimum": "Min",
-    "maximum": "Max", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual",
-    "eq": "Equal", "where": "Where",
-}  # fmt: skip
-"""Operations of a kernel's graph (`activations.fused.graph`), and their operators in ONNX."""
 _HIDDEN = float(np.finfo(np.float32).min)  # finite: a row without any key gives no NaN
 
 
 def write_onnx(folder: Path, decoder: Decoder) -> None:
     """Write model.onnx and model.onnx_data.
 
-    decoder   dense, float32, with an activation of `runtime_support.onnx_reasons`
+    decoder   dense, float32
 
     Raises    ExportError without the package onnx; RunError when no space is left.
     """
@@ -71,20 +59,6 @@ def write_onnx(folder: Path, decoder: Decoder) -> None:
     )
     write_bytes(folder / MODEL, model.SerializeToString(deterministic=True))
     onnx.checker.check_model(str(folder / MODEL))
-
-
-def onnx_library() -> Any:
-    """The module onnx.
-
-    Raises   ExportError when it is missing.
-    """
-    try:
-        import onnx
-    except ImportError as error:
-        raise ExportError(
-            f"onnx cannot be imported: {error}", fix="Run: pip install 'stamm[onnx]'"
-        ) from None
-    return onnx
 
 
 def cache_names(layer: int) -> tuple[tuple[str, str], ...]:
@@ -133,6 +107,10 @@ class _Graph:
         """A constant float64."""
         return self._constant(np.array(value, np.float64))
 
+    def numbers(self, values: Sequence[float]) -> str:
+        """A constant vector of float32."""
+        return self._constant(np.array(values, np.float32))
+
     def weight(self, name: str, tensor: Tensor) -> str:
         """A float32 tensor, appended to the data file."""
         self._data.write(b"\0" * (-self._data.tell() % _ALIGNMENT))
@@ -179,11 +157,11 @@ def _decoder(g: _Graph, decoder: Decoder) -> None:
     x = g.op("Gather", embedding, "input_ids")
     bias, turns = _mask(g), _rotation(g, config, stack.frequencies)
     for index, module in enumerate(stack.layers):
-        place, part = f"model.layers.{index}.", module.get_submodule
-        h = _norm(g, f"{place}attention_layernorm", x, part("attention_layernorm"))
+        prefix, part = f"model.layers.{index}.", module.get_submodule
+        h = _norm(g, f"{prefix}attention_layernorm", x, part("attention_layernorm"))
         x = g.op("Add", x, _attention(g, index, h, part("self_attn"), config, bias, turns))
-        h = _norm(g, f"{place}feedforward_layernorm", x, part("feedforward_layernorm"))
-        x = g.op("Add", x, _feed_forward(g, f"{place}mlp", h, part("mlp"), config))
+        h = _norm(g, f"{prefix}feedforward_layernorm", x, part("feedforward_layernorm"))
+        x = g.op("Add", x, _feed_forward(g, f"{prefix}mlp", h, part("mlp"), config))
     x = _norm(g, "model.norm", x, stack.norm)
     g.op("MatMul", x, g.weight("lm_head.weight", decoder.lm_head.weight.t()), output="logits")
 
@@ -203,26 +181,26 @@ def _mask(g: _Graph) -> str:
 def _rotation(g: _Graph, config: DecoderConfig, frequencies: Tensor) -> tuple[str, str]:
     """Cosine and sine of the angles of the new tokens, shape (B, 1, T, E)."""
     tables = rotation(frequencies, torch.arange(config.max_context))
-    found = []
+    gathered = []
     for name, table in zip(("cosine", "sine"), tables, strict=True):
         rows = g.op("Gather", g.weight(f"rotation.{name}", table), "position_ids")
-        found.append(g.op("Unsqueeze", rows, g.integers(1)))
-    return found[0], found[1]
+        gathered.append(g.op("Unsqueeze", rows, g.integers(1)))
+    return gathered[0], gathered[1]
 
 
-def _norm(g: _Graph, place: str, x: str, norm: torch.nn.Module) -> str:
+def _norm(g: _Graph, prefix: str, x: str, norm: torch.nn.Module) -> str:
     if not isinstance(norm, RMSNorm):
         return x
     mean = g.op("ReduceMean", g.op("Mul", x, x), g.integers(-1))
     root = g.op("Sqrt", g.op("Add", mean, g.number(norm.eps)))
-    return g.op("Mul", g.weight(f"{place}.weight", norm.weight), g.op("Div", x, root))
+    return g.op("Mul", g.weight(f"{prefix}.weight", norm.weight), g.op("Div", x, root))
 
 
-def _linear(g: _Graph, place: str, x: str, module: torch.nn.Module, name: str) -> str:
+def _linear(g: _Graph, prefix: str, x: str, module: torch.nn.Module, name: str) -> str:
     linear = module.get_submodule(name)
     weight, bias = linear.get_parameter("weight"), dict(linear.named_parameters()).get("bias")
-    y = g.op("MatMul", x, g.weight(f"{place}.{name}.weight", weight.t()))
-    return y if bias is None else g.op("Add", y, g.weight(f"{place}.{name}.bias", bias))
+    y = g.op("MatMul", x, g.weight(f"{prefix}.{name}.weight", weight.t()))
+    return y if bias is None else g.op("Add", y, g.weight(f"{prefix}.{name}.bias", bias))
 
 
 def _attention(
@@ -234,14 +212,14 @@ def _attention(
     bias: str,
     turns: tuple[str, str],
 ) -> str:
-    place = f"model.layers.{index}.self_attn"
+    prefix = f"model.layers.{index}.self_attn"
     width, kv_heads = config.head_width, config.num_kv_heads
     heads = g.integers(0, 0, -1, width)
 
     def projected(name: str) -> str:
-        y = g.op("Reshape", _linear(g, place, x, module, f"{name}_proj"), heads)
+        y = g.op("Reshape", _linear(g, prefix, x, module, f"{name}_proj"), heads)
         if config.qk_norm and name != "v":
-            y = _norm(g, f"{place}.{name}_norm", y, module.get_submodule(f"{name}_norm"))
+            y = _norm(g, f"{prefix}.{name}_norm", y, module.get_submodule(f"{name}_norm"))
         y = g.op("Transpose", y, perm=[0, 2, 1, 3])
         return y if name == "v" else _rotate(g, y, turns, width)
 
@@ -259,7 +237,7 @@ def _attention(
     y = g.op("Reshape", g.op("MatMul", shares, kept[1]), g.integers(0, config.num_heads, -1, width))
     y = g.op("Transpose", y, perm=[0, 2, 1, 3])
     y = g.op("Reshape", y, g.integers(0, 0, config.num_heads * width))
-    return _linear(g, place, y, module, "o_proj")
+    return _linear(g, prefix, y, module, "o_proj")
 
 
 def _rotate(g: _Graph, x: str, turns: tuple[str, str], width: int) -> str:
@@ -269,15 +247,15 @@ def _rotate(g: _Graph, x: str, turns: tuple[str, str], width: int) -> str:
 
 
 def _feed_forward(
-    g: _Graph, place: str, x: str, module: torch.nn.Module, config: DecoderConfig
+    g: _Graph, prefix: str, x: str, module: torch.nn.Module, config: DecoderConfig
 ) -> str:
-    inputs = [_linear(g, place, x, module, "up_proj")]
+    inputs = [_linear(g, prefix, x, module, "up_proj")]
     if isinstance(config.ffn, GatedFFN):
-        inputs.insert(0, _linear(g, place, x, module, "gate_proj"))
+        inputs.insert(0, _linear(g, prefix, x, module, "gate_proj"))
     act = module.get_submodule("act_fn")
     values = act.effective() if isinstance(act, ActivationModule) else {}
     y = add_activation(g, config.ffn.spec, inputs, values)
-    return _linear(g, place, y, module, "down_proj")
+    return _linear(g, prefix, y, module, "down_proj")
 
 
 def add_activation(
@@ -288,40 +266,12 @@ def add_activation(
     inputs   x, or gate and up
     values   the effective value of each parameter
 
-    Raises   ExportError for an operation that ONNX does not have.
+    Raises   ConfigError as `scalar_graph`
     Checked  tests/unit/export/test_onnx.py::test_an_activation_is_exact
     """
     name: PassName = "gated_forward" if len(inputs) > 1 else "forward"
     fixed = tuple(values[parameter.name] for parameter in spec.parameters)
-    graph = graph_of(name, kernel_of(spec), fixed, torch.float32)
-    names: dict[int, str] = {}
-    for place in graph.needed():
-        node = graph.nodes[place]
-        operands = [names[taken] for taken in node.takes]
-        match node.name:
-            case "input":
-                names[place] = inputs[int(node.number)]
-            case "constant":
-                names[place] = g.number(node.number)
-            case "erfc":
-                names[place] = _complement(g, operands[0])
-            case kind if kind in _OPERATORS:
-                names[place] = g.op(_OPERATORS[kind], *operands)
-            case kind:
-                raise ExportError(f"ONNX has no operator for {kind!r}, which {spec.name!r} needs")
-    return names[graph.outputs[0]]
-
-
-def _complement(g: _Graph, x: str) -> str:
-    """erfc(x), in float64 inside: 1 - erf(x) would lose the digits of the tail."""
-    wide = g.op("Cast", x, to=_DOUBLE)
-    size = g.op("Min", g.op("Abs", wide), g.double(_FARTHEST))
-    turned = g.op("Div", g.op("Sub", size, g.double(3)), g.op("Add", size, g.double(3)))
-    total, *lower = reversed(coefficients.ERROR_COMPLEMENT[0])
-    y = g.double(total)
-    for coefficient in lower:
-        y = g.op("Add", g.op("Mul", y, turned), g.double(coefficient))
-    scale = g.op("Add", g.op("Mul", size, g.double(2)), g.double(1))
-    y = g.op("Mul", g.op("Div", y, scale), g.op("Exp", g.op("Neg", g.op("Mul", size, size))))
-    below = g.op("Less", wide, g.double(0))
-    return g.op("Cast", g.op("Where", below, g.op("Sub", g.double(2), y), y), to=_FLOAT)
+    (result,) = write_nodes(
+        scalar_graph(name, kernel_of(spec), fixed, torch.float32), inputs, [], g
+    )
+    return result

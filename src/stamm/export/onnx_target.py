@@ -16,11 +16,10 @@ from torch import Tensor
 
 from stamm.base.errors import ExportError
 from stamm.base.files import read_json
-from stamm.export.onnx_graph import MODEL, cache_names, write_onnx
-from stamm.export.runtime_support import onnx_reasons
-from stamm.export.target import CardText, ExportOptions, LoadedExport
+from stamm.export.onnx_graph import DATA, MODEL, cache_names, write_onnx
+from stamm.export.runtime_support import OnnxSupport
+from stamm.export.target import CardText, LoadedExport, TargetPlan, greedy_tokens
 from stamm.export.transformers_target import write_chat_files, write_companions
-from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
 from stamm.models.hf_files import CONFIG
 
@@ -39,21 +38,13 @@ logits, *caches = session.run(None, given)
 ```"""
 
 
-class OnnxTarget:
+class OnnxTarget(OnnxSupport):
     """model.onnx with its weights, tokenizer and configurations."""
 
-    name = "onnx"
-
-    def __init__(self) -> None:
-        self._options = ExportOptions()
-
-    def configure(self, options: ExportOptions) -> None:
-        """Set the chat format."""
-        self._options = options
-
-    def check(self, config: DecoderConfig) -> Sequence[str]:
-        """Why the graph cannot hold the model; empty when it can."""
-        return onnx_reasons(config)
+    def plan(self, model: Decoder) -> TargetPlan:
+        """The file of the weights, each of which is copied."""
+        size = sum(4 * parameter.numel() for parameter in model.parameters())
+        return TargetPlan(files={DATA: size}, engine=size, converted=True)
 
     def write(self, folder: Path, model: Decoder, tokenizer: Path) -> None:
         """Write the graph, and the configurations and tokenizer as for transformers.
@@ -119,12 +110,12 @@ class OnnxRuntime:
     def generate(self, prompt: Sequence[int], new_tokens: int) -> list[int]:
         """At most `new_tokens` tokens after `prompt`, greedy, with the cache."""
         caches: list[Any] = [self._empty] * len(self._names)
-        new, written = np.array([list(prompt)], np.int64), list[int]()
-        while len(written) < new_tokens and not (written and written[-1] in self._ends):
-            logits, *caches = self._run(new, caches)
-            written.append(int(logits[0, -1].argmax()))
-            new = np.array([written[-1:]], np.int64)
-        return written
+
+        def next_token(new: list[int]) -> int:
+            logits, *caches[:] = self._run(np.array([new], np.int64), caches)
+            return int(logits[0, -1].argmax())
+
+        return greedy_tokens(prompt, new_tokens, next_token, self._ends.__contains__)
 
     def _run(self, tokens_BT: NDArray[np.int64], caches: Sequence[Any]) -> list[NDArray[Any]]:
         rows, new = tokens_BT.shape
@@ -135,5 +126,5 @@ class OnnxRuntime:
             "position_ids": np.tile(np.arange(past, past + new), (rows, 1)),
             **{name: kept for (name, _), kept in zip(self._names, caches, strict=True)},
         }
-        found: list[NDArray[Any]] = self._session.run(None, given)
-        return found
+        outputs: list[NDArray[Any]] = self._session.run(None, given)
+        return outputs

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from stamm.base.errors import ExportError, visible
-from stamm.runs.model_outputs import KEY
-from stamm.runs.schemas.export import (
+from stamm.export.records import (
     BitsAgreement,
     GreedyAgreement,
     LogitDifference,
     TokenAgreement,
 )
+from stamm.runs.model_outputs import KEY
 
 Logits = Callable[[Tensor], Tensor]
 
@@ -68,7 +68,7 @@ def random_tokens(vocab_size: int, rows: int, length: int, seed: int) -> list[Te
 
 
 def report(
-    found: Sequence[LogitDifference],
+    differences: Sequence[LogitDifference],
     tolerance: float,
     candidate: str,
     sha256: str,
@@ -103,29 +103,36 @@ def report(
         "measure": "largest |difference| of any logit, and its share of the largest |logit|",
         "tolerance": tolerance,
         "passed": measured
-        and (bits_tolerance is not None or all(one.within(tolerance) for one in found)),
-        "comparisons": [asdict(one) for one in found],
+        and (
+            bits_tolerance is not None
+            or all(difference.within(tolerance) for difference in differences)
+        ),
+        "comparisons": [asdict(difference) for difference in differences],
         "bits_tolerance": bits_tolerance,
         "held_out": held_out,
         "measured": measured,
         "remarks": list(remarks),
-        "tokens": [asdict(one) for one in tokens],
-        "bits": [asdict(one) for one in bits],
+        "tokens": [asdict(agreement) for agreement in tokens],
+        "bits": [asdict(agreement) for agreement in bits],
         "greedy": None if greedy is None else asdict(greedy),
     }
 
 
-def require_tokens(found: Sequence[TokenAgreement], limit: float) -> None:
+def require_tokens(agreements: Sequence[TokenAgreement], limit: float) -> None:
     """Check that at most the share `limit` of the tokens of all languages differs.
 
     Raises   ExportError with the languages and their numbers.
     """
     wrong = sorted(
-        (each for each in found if each.differing), key=lambda each: -each.differing / each.tokens
+        (agreement for agreement in agreements if agreement.differing),
+        key=lambda agreement: -agreement.differing / agreement.tokens,
     )
-    if sum(each.differing for each in wrong) > limit * sum(each.tokens for each in found):
+    if sum(agreement.differing for agreement in wrong) > limit * sum(
+        agreement.tokens for agreement in agreements
+    ):
         listed = ", ".join(
-            f"{visible(each.language, 40)} {each.differing} of {each.tokens}" for each in wrong[:20]
+            f"{visible(agreement.language, 40)} {agreement.differing} of {agreement.tokens}"
+            for agreement in wrong[:20]
         )
         raise ExportError(
             f"the exported tokenizer gives other ids for held-out text: {listed} tokens",
@@ -133,18 +140,18 @@ def require_tokens(found: Sequence[TokenAgreement], limit: float) -> None:
         )
 
 
-def require_bits(found: Sequence[BitsAgreement], tolerance: float) -> None:
+def require_bits(agreements: Sequence[BitsAgreement], tolerance: float) -> None:
     """Check that held-out bits per byte increase by at most the share `tolerance`.
 
     Raises   ExportError with both numbers, and without held-out text.
     """
-    if not found:
+    if not agreements:
         raise ExportError(
             "rounded weights are checked by bits per byte, and the held-out text has no document of two tokens",
             where="export.held_out",
             fix="Set held_out=FILE with more text",
         )
-    whole = found[0]
+    whole = agreements[0]
     increase = whole.exported / whole.original - 1 if whole.original else 0.0
     if not increase <= tolerance:  # also for a NaN
         raise ExportError(
@@ -155,32 +162,32 @@ def require_bits(found: Sequence[BitsAgreement], tolerance: float) -> None:
         )
 
 
-def require_finite(found: Sequence[LogitDifference]) -> None:
-    """Check that the exported model gives numbers, whatever its gate is.
+def require_finite(differences: Sequence[LogitDifference]) -> None:
+    """Check that the logits of the exported model are finite, whatever its gate is.
 
     Raises   ExportError for an infinite logit or a NaN
     """
-    for one in found:
-        if not math.isfinite(one.max_absolute):
+    for difference in differences:
+        if not math.isfinite(difference.max_absolute):
             raise ExportError(
-                f"the exported model gives logits that are infinite or NaN on {one.text}",
+                f"the exported model gives logits that are infinite or NaN on {difference.text}",
                 where="export.quantization",
                 fix="The export folder was not written. Choose another type: its range, or that of the"
                 " engine's arithmetic with it, is too small for this model",
             )
 
 
-def require(found: Sequence[LogitDifference], tolerance: float) -> None:
+def require(differences: Sequence[LogitDifference], tolerance: float) -> None:
     """Check that every difference is within `tolerance`.
 
     Raises   ExportError with the largest difference.
     """
-    for one in found:
-        if not one.within(tolerance):
+    for difference in differences:
+        if not difference.within(tolerance):
             raise ExportError(
-                f"the exported model does not agree with the original on {one.text}: logits differ "
-                f"by {one.max_absolute:.3g}, {one.max_relative:.3g} of the largest, and "
-                f"{one.argmax_agreement:.1%} of the most likely tokens agree; tolerance is "
+                f"the exported model does not agree with the original on {difference.text}: logits differ "
+                f"by {difference.max_absolute:.3g}, {difference.max_relative:.3g} of the largest, and "
+                f"{difference.argmax_agreement:.1%} of the most likely tokens agree; tolerance is "
                 f"{tolerance:g}",
                 where="export.tolerance",
                 fix="The export folder was not written. A difference above 0.001 is a wrong "

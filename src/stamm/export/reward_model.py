@@ -18,15 +18,14 @@ from stamm.base.errors import ExportError
 from stamm.base.files import read_json, write_json
 from stamm.export.config import ExportConfig
 from stamm.export.parity import random_tokens
+from stamm.export.records import LogitDifference
 from stamm.export.target import CardText
 from stamm.models.decoder import Decoder
 from stamm.models.hf_architecture import hub_class
 from stamm.models.hf_files import CONFIG
 from stamm.models.hub import hub_state, hub_version, quiet_transformers
 from stamm.models.weight_shards import write_weights
-from stamm.runs.schemas.export import LogitDifference
 
-TARGET = "transformers"
 _CLASSES = {
     "arcee": "ArceeForSequenceClassification",
     "llama": "LlamaForSequenceClassification",
@@ -51,16 +50,11 @@ print(model(torch.tensor([ids])).logits[0, 0])
 _CHAT = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"})
 
 
-def reward_class(decoder: Decoder, target: str) -> str:
+def sequence_classifier(decoder: Decoder) -> str:
     """The class of transformers that holds a decoder with a reward head.
 
-    Raises   ExportError where there is none, and for another target
+    Raises   ExportError where there is none.
     """
-    if target != TARGET:
-        raise ExportError(
-            f"the model is a reward model, and the target {target} has no place for its head",
-            fix=f"Set target={TARGET}",
-        )
     kind = hub_class(decoder.config)
     if kind.own_code or kind.model_type not in _CLASSES:
         raise ExportError(
@@ -113,7 +107,7 @@ def reward_difference(
             raise ExportError(
                 f"transformers cannot load {folder}: {type(error).__name__}: {error}"
             ) from error
-        problems = {name: sorted(map(str, found)) for name, found in report.items() if found}
+        problems = {name: sorted(map(str, names)) for name, names in report.items() if names}
         if problems:
             raise ExportError(f"transformers does not load {folder} unchanged: {problems}")
         pad = model.config.pad_token_id
@@ -126,20 +120,20 @@ def reward_difference(
         length = min(config.parity_tokens, decoder.config.max_context)
         rows = random_tokens(decoder.config.vocab_size, config.parity_rows, length, config.seed)
         tokens_BT = torch.stack(rows)
-        # Padding at the end would be passed over.
+        # Padding at the end would be skipped.
         tokens_BT[tokens_BT == pad] = (
             (pad + 1) % decoder.config.vocab_size if pad is not None else 0
         )
         texts = {"rewards of random tokens": tokens_BT}
         if 0 < len(chat) <= decoder.config.max_context:
             texts["reward of a chat"] = torch.tensor([list(chat)])
-        theirs = [model.eval()(each, use_cache=False).logits[:, 0] for each in texts.values()]
-    ours = [decoder.model(each)[:, -1].float() @ head_D for each in texts.values()]
-    largest = max(float(each.abs().max()) for each in ours)  # one reward may be near 0
-    found = []
+        theirs = [model.eval()(tokens, use_cache=False).logits[:, 0] for tokens in texts.values()]
+    ours = [decoder.model(tokens)[:, -1].float() @ head_D for tokens in texts.values()]
+    largest = max(float(rewards.abs().max()) for rewards in ours)  # one reward may be near 0
+    differences = []
     for text, ours_B, theirs_B in zip(texts, ours, theirs, strict=True):
         apart = float((ours_B - theirs_B).abs().max())
-        found.append(
+        differences.append(
             LogitDifference(
                 text=text,
                 sequences=len(ours_B),
@@ -149,7 +143,7 @@ def reward_difference(
                 argmax_agreement=float(ours_B.argmax() == theirs_B.argmax()),
             )
         )
-    return found
+    return differences
 
 
 def rendered_chat(folder: Path, ends: Mapping[int, str]) -> list[int]:
@@ -167,7 +161,7 @@ def rendered_chat(folder: Path, ends: Mapping[int, str]) -> list[int]:
             raise ExportError(
                 f"transformers cannot load {folder}: {type(error).__name__}: {error}"
             ) from error
-    places = [place for place, each in enumerate(ids) if each in ends]
+    places = [position for position, token in enumerate(ids) if token in ends]
     if not places:
         raise ExportError(
             f"the chat template of {folder} ends no answer: it writes none of "

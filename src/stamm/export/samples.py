@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from stamm.export.config import ExportConfig
-from stamm.export.held_out import AnyTokenizer, HeldOut, held_out_documents, plain_text
+from stamm.export.held_out import HeldOut, held_out_documents, plain_text
 from stamm.export.target import LoadedExport
+from stamm.models.hf_chat_format import AnyTokenizer
 
 
 def prompts(config: ExportConfig, split: HeldOut) -> list[tuple[str, list[int]]]:
@@ -15,14 +16,14 @@ def prompts(config: ExportConfig, split: HeldOut) -> list[tuple[str, list[int]]]
     Edge     fewer than `config.samples` when there are not so many languages, or when no document
              of a language is longer than the prompt.
     """
-    found: dict[str, list[int]] = {}
+    by_language: dict[str, list[int]] = {}
     for row in held_out_documents(split):
-        if len(found) == config.samples:
+        if len(by_language) == config.samples:
             break
         length = 1 + config.prompt_tokens
-        if row["language"] not in found and row["stop"] - row["start"] > length:
-            found[row["language"]] = split.read(row["start"], row["start"] + length).tolist()
-    return list(found.items())
+        if row["language"] not in by_language and row["stop"] - row["start"] > length:
+            by_language[row["language"]] = split.read(row["start"], row["start"] + length).tolist()
+    return list(by_language.items())
 
 
 def write_samples(

@@ -1,8 +1,9 @@
 """The protocol of an export target: a file format or engine that a model is written for.
 
 A target is a class with a `name` and the methods `check`, `write` and `load`; it may be a built-in
-(stamm.export.registry) or a user's own, "mine.py:MyTarget". The parity report, samples and model
-card are common to all targets. Tutorial: docs/extending/export_target.md
+(stamm.export.registry) or a user's own, "mine.py:MyTarget". What else a target may have is a protocol
+of its own here: options, weight types, chat formats, reward models, a plan. The parity report, samples
+and model card are common to all targets. Tutorial: docs/extending/export_target.md
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class LoadedExport:
     encode_chat   (messages, whether a prompt) to token ids, by the engine's chat template: compared
                   with the chat format. None: the target has no chat template
     references    further originals to compare `logits` with, by a remark for the report
-    rounded       the weights are rounded: held-out bits per byte are the gate, not logits
+    rounded       the weights are rounded: held-out bits per byte are the gate, not logits, as of all
+                  types but F32
     token_limit   largest share of held-out tokens that `encode` may give otherwise
     remarks       sentences about the written weights, for the log, the report and the model card
     card          the target's part of the model card
@@ -72,7 +74,7 @@ class LoadedExport:
 class ExportOptions:
     """Options of an export target.
 
-    quantization      type of the matrices, one of `runtime_support.FORMATS`
+    quantization      type of the matrices, one of the target's (QuantizedTarget)
     max_shard_bytes   largest file of weights
     chat_format       of the model's training, "apertus", "chatml", "llama3" or "template"; "": it was not fine-tuned
     texts             held-out texts, for choices of the tokenizer
@@ -109,6 +111,83 @@ class ChatTarget(Protocol):
 
 
 @runtime_checkable
+class QuantizedTarget(Protocol):
+    """An export target that has other types of matrices than F32; `configure` sets one.
+
+    quantizations   of all but F32, held-out bits per byte are the gate, not logits
+    """
+
+    quantizations: Sequence[str]
+
+
+@runtime_checkable
+class SettingsTarget(Protocol):
+    """An export target that does not read all settings of ExportOptions.
+
+    unread   names of ExportConfig's fields; one that is set is an error
+    """
+
+    unread: Sequence[str]
+
+
+@runtime_checkable
+class TokenizerTarget(Protocol):
+    """An export target that cannot hold every tokenizer."""
+
+    def tokenizer_problem(self, file: Path, vocab_size: int) -> str:
+        """The reason why a tokenizer.json cannot be exported; "" when none is known.
+
+        vocab_size   of the model
+        """
+
+
+@runtime_checkable
+class RewardTarget(Protocol):
+    """An export target whose folder is one of transformers, to which a reward head can be added."""
+
+    def reward_class(self, model: Decoder) -> str:
+        """The class of transformers that holds the model with its head.
+
+        Raises   ExportError where there is none.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetPlan:
+    """Bytes that a target writes and needs.
+
+    files       weights by file, without headers and the tokenizer
+    engine      the exported weights in their engine
+    converted   whether a tensor is copied to be written
+    """
+
+    files: Mapping[str, int]
+    engine: int
+    converted: bool
+
+
+@runtime_checkable
+class PlannedTarget(Protocol):
+    """An export target that can give its bytes before it writes."""
+
+    def plan(self, model: Decoder) -> TargetPlan:
+        """The plan for a decoder with dense matrices, which has no values (device "meta")."""
+
+
+@runtime_checkable
+class TargetSupport(Protocol):
+    """Checks of a recipe before training. A built-in target has a class of its own for them, without torch.
+
+    The other protocols of ExportConfig's settings and of the tokenizer belong to it as well.
+    """
+
+    name: str
+
+    def check(self, config: DecoderConfig) -> Sequence[str]:
+        """As ExportTarget.check."""
+
+
+@runtime_checkable
 class ExportTarget(Protocol):
     """An export target.
 
@@ -129,3 +208,20 @@ class ExportTarget(Protocol):
 
     def load(self, folder: Path) -> LoadedExport:
         """Load what `write` wrote, for the parity report."""
+
+
+def greedy_tokens(
+    prompt: Sequence[int],
+    new_tokens: int,
+    next_token: Callable[[list[int]], int],
+    is_end: Callable[[int], bool],
+) -> list[int]:
+    """At most `new_tokens` tokens after `prompt` in an engine with a KV cache, until one that ends a text.
+
+    next_token   the most likely token after all given so far: the prompt first, then one token a call
+    """
+    written, new = list[int](), list(prompt)
+    while len(written) < new_tokens and not (written and is_end(written[-1])):
+        written.append(next_token(new))
+        new = written[-1:]
+    return written

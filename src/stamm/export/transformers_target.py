@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,13 @@ from stamm.chat.chatml_llama3 import SYNTAXES, default_traits, turn_template
 from stamm.chat.formats import ApertusFormat, chat_template
 from stamm.chat.render import ASSISTANT_END, ASSISTANT_START
 from stamm.chat.template_files import TEMPLATE, as_trained, config_as_trained, folder_template
-from stamm.corpus.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS, UNKNOWN_ID
-from stamm.corpus.tokenizer.imported import (
-    ImportedTokenizer,
-    named_token,
-    read_tokenizer_config,
-)
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.export.target import CardText, ExportOptions, LoadedExport
+from stamm.export.reward_model import sequence_classifier
+from stamm.export.runtime_support import TransformersSupport
+from stamm.export.target import CardText, LoadedExport, TargetPlan
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
-from stamm.models.hf_architecture import hub_class, unsupported_reasons
-from stamm.models.hf_files import CONFIG, end_ids
+from stamm.models.hf_architecture import hub_class
+from stamm.models.hf_files import CONFIG, WEIGHTS, end_ids
 from stamm.models.hub import (
     CODE,
     HubModel,
@@ -38,14 +33,21 @@ from stamm.models.hub import (
     hub_version,
 )
 from stamm.models.hub_folder import load_hub, load_hub_config
-from stamm.models.weight_shards import write_weights
+from stamm.models.weight_shards import shard_file, split_shards, write_weights
+from stamm.tokenizer.imported import (
+    ImportedTokenizer,
+    named_token,
+    read_tokenizer_config,
+)
+from stamm.tokenizer.special_tokens import BEGIN_ID, END_ID, PAD_ID, RESERVED_TOKENS, UNKNOWN_ID
+from stamm.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 # Of each format: the token that starts a turn, the one that ends it, other stop tokens, padding.
 _FORMATS = (
     (ASSISTANT_START, ASSISTANT_END, (RESERVED_TOKENS[END_ID],), (RESERVED_TOKENS[PAD_ID],)),
-    *((each.start, each.end, each.stops, each.pads) for each in SYNTAXES),
+    *((syntax.start, syntax.end, syntax.stops, syntax.pads) for syntax in SYNTAXES),
 )
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
 SPECIAL = HubSpecialIds(begin=BEGIN_ID, end=END_ID, pad=PAD_ID)
@@ -79,23 +81,34 @@ def _with_own_code(usage: str) -> str:
     )
 
 
-class TransformersTarget:
+class TransformersTarget(TransformersSupport):
     """Apertus, Arcee, Qwen3 and Llama layouts of transformers, as `hub_class` chooses."""
 
-    name = "transformers"
-
     def __init__(self) -> None:
-        self._options = ExportOptions()
+        super().__init__()
         self._own_tokenizer = True
 
-    def configure(self, options: ExportOptions) -> None:
-        """Set the type and the size of the files of weights; BF16 has a folder of its own."""
-        self._options = options
-        self.name = "transformers" if options.quantization == "F32" else "transformers_bf16"
+    def plan(self, model: Decoder) -> TargetPlan:
+        """The files of weights; transformers loads them in float32."""
+        options, state = self._options, hub_state(model)
+        dtypes = weight_dtypes(state, options.quantization)
+        stored = {name: t.numel() * dtypes[name].itemsize for name, t in state.items()}
+        shards = split_shards(stored, options.max_shard_bytes)
+        files = {
+            shard_file(number, len(shards)) if len(shards) > 1 else WEIGHTS: sum(
+                stored[name] for name in names
+            )
+            for number, names in enumerate(shards, 1)
+        }
+        return TargetPlan(
+            files=files,
+            engine=sum(4 * tensor.numel() for tensor in state.values()),
+            converted=options.quantization != "F32",
+        )
 
-    def check(self, config: DecoderConfig) -> Sequence[str]:
-        """Why no class of transformers holds the model; empty when one does."""
-        return unsupported_reasons(config)
+    def reward_class(self, model: Decoder) -> str:
+        """The sequence classifier of transformers, as `sequence_classifier`."""
+        return sequence_classifier(model)
 
     def write(self, folder: Path, model: Decoder, tokenizer: Path) -> None:
         """Write the folder, as `write_folder`."""
@@ -159,8 +172,6 @@ def write_folder(
     """
     state = hub_state(decoder)
     write_weights(folder, state, weight_dtypes(state, quantization), max_shard_bytes)
-    if code := hub_code(decoder.config):
-        write_text(folder / CODE, code)
     name = str(_DTYPES[quantization]).removeprefix("torch.")
     write_companions(folder, decoder.config, tokenizer, name)
 
@@ -174,7 +185,9 @@ def weight_dtypes(names: Iterable[str], quantization: str) -> dict[str, torch.dt
 def write_companions(
     folder: Path, config: DecoderConfig, tokenizer: Path, dtype: str = "float32"
 ) -> None:
-    """Write config.json, generation_config.json and the tokenizer's two files."""
+    """Write config.json, the code that it names, generation_config.json and the tokenizer's two files."""
+    if code := hub_code(config):
+        write_text(folder / CODE, code)
     write_json(folder / CONFIG, hub_config(config, SPECIAL, dtype))
     write_json(folder / "generation_config.json", generation_config())
     check_file(tokenizer)
@@ -256,7 +269,7 @@ def imported_special_ids(folder: Path) -> tuple[HubSpecialIds, list[int]]:
     for start, turn_end, stops, padding in _FORMATS:
         if tokenizer.has(start):
             texts += [turn_end, *stops]
-            pads += [each for each in padding if each != turn_end]
+            pads += [token for token in padding if token != turn_end]
     known = [tokenizer.control_id(text) for text in texts if tokenizer.has(text)]
     ends = dict.fromkeys([*known, *end_ids(folder)])
     if not ends:
@@ -274,12 +287,16 @@ def turn_ends(tokenizer: Tokenizer | ImportedTokenizer) -> dict[int, str]:
     """Ids and texts of the tokens with which the known chat formats end a turn."""
     if isinstance(tokenizer, Tokenizer):
         return {tokenizer.control_id(ASSISTANT_END): ASSISTANT_END}
-    found = [end for start, end, *_ in _FORMATS if tokenizer.has(start) and tokenizer.has(end)]
-    return {tokenizer.control_id(text): text for text in found}
+    end_tokens = [end for start, end, *_ in _FORMATS if tokenizer.has(start) and tokenizer.has(end)]
+    return {tokenizer.control_id(text): text for text in end_tokens}
 
 
 def open_tokenizer(file: Path) -> Tokenizer | ImportedTokenizer:
-    """The tokenizer of a model: an imported one has its configuration beside it."""
+    """The tokenizer of a model: an imported one has its configuration beside it.
+
+    It encodes as the exported files do in their engine. `open_model` reads the chat template too, and
+    tokens that only the template writes, such as <think>, are control tokens to it.
+    """
     imported = (file.parent / TOKENIZER_CONFIG).is_file()
     return ImportedTokenizer.load(file) if imported else Tokenizer.load(file)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from stamm.base.config import validate
 
@@ -20,6 +20,8 @@ class Goldfish:
            to 0 for 19 to 34 % of real windows, which are then never masked, so that 1.15 to
            1.45 % of tokens are dropped instead of 2 %.
     """
+
+    MAIN_FIELD: ClassVar = "k"
 
     k: int = 50
     h: int = 50

@@ -37,5 +37,5 @@ def feature_distances(
     if distance == "relative":
         return (new - old).square().sum(-1) / old.square().sum(-1).clamp(min=_SMALLEST)
     unit, old_unit = (x / x.norm(dim=-1, keepdim=True).clamp(min=_SMALLEST) for x in (new, old))
-    found: Tensor = (unit - old_unit).square().sum(-1) / 2
-    return found
+    half_squared_distance: Tensor = (unit - old_unit).square().sum(-1) / 2
+    return half_squared_distance

@@ -108,9 +108,9 @@ def _whole(config: Goldfish, document: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 def _by_label(of_windows: NDArray[Any], count: int) -> NDArray[Any]:
     """Values of windows at their last labels; 0 at labels without a full window."""
-    found = np.zeros(count, dtype=of_windows.dtype)
-    found[count - len(of_windows) :] = of_windows
-    return found
+    values = np.zeros(count, dtype=of_windows.dtype)
+    values[count - len(of_windows) :] = of_windows
+    return values
 
 
 def _polynomial(labels: NDArray[np.int64], h: int, salt: int) -> NDArray[np.uint64]:
@@ -137,18 +137,18 @@ def _over_windows(
     join    of neighbours: left, right, and how many values are in right; associative
     """
     count = max(len(values) - h + 1, 0)
-    found, covered = values[:0], 0
+    joined, covered = values[:0], 0
     part, length = values, 1  # part[i] joins `length` values from i on
     while count:
         if h & length:
             last = part[covered : covered + count]
-            found = join(found, last, length) if covered else last
+            joined = join(joined, last, length) if covered else last
             covered += length
         if covered == h:
             break
         part = join(part[:-length], part[length:], length)
         length *= 2
-    return found
+    return joined
 
 
 @functools.cache

@@ -60,12 +60,13 @@ def linear_cross_entropy(
 
     Dtypes   hidden and weight alike. Log-sum-exp, losses, the sum and the weight's gradient while
              it is added up: float32, or float64 for float64; both gradients have their tensor's.
-    Edge     a dropped token is left out of every product and gets exactly zero gradient; its
-             target may be any number, its hidden state not even one. With no token kept, or none
+    Edge     a dropped token is left out of every product and gets exactly zero gradient; its target
+             may be any number, and its hidden state may be NaN. With no token kept, or none
              given, the loss is 0 and so are all gradients. Rows that only pad the vocabulary are
              left out by passing weight_VD[:vocabulary].
     Order    fixed: the same bits every time.
-    Memory   the logits of `chunk_tokens` tokens at a time. Without gradients wanted, none are made.
+    Memory   the logits of `chunk_tokens` tokens at a time. Gradients are computed only when they
+             are needed.
     Device   the number of kept tokens is read once, for which the CPU waits on a GPU.
     Compile  one opaque operation, without a graph break.
     Raises   ConfigError when shapes or dtypes do not fit, when scale_N wants a gradient, under
@@ -93,7 +94,7 @@ def chunk_tokens(vocabulary: int, device: torch.device) -> int:
     """Number of tokens per chunk, whose float32 logits are in memory at once.
 
     CPU      what fits into CACHE_BYTES, but at least FEWEST_TOKENS, and never above MOST_BYTES.
-    Others   what fits into MOST_BYTES: there, large products are what is fast.
+    Others   what fits into MOST_BYTES: large products are faster there.
     Edge     one token when even that is too much.
     """
     row = 4 * vocabulary
@@ -311,7 +312,7 @@ def _has_tangent(x: Tensor) -> bool:
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     _, nats_N, log_z_N, d_hidden_ND, d_weight_VD = output
     ctx.mark_non_differentiable(nats_N, log_z_N, d_hidden_ND, d_weight_VD)
-    ctx.set_materialize_grads(False)  # else zeros as large as the matrix, for nothing
+    ctx.set_materialize_grads(False)  # else autograd creates zeros as large as the matrix
     ctx.save_for_backward(d_hidden_ND, d_weight_VD)
     ctx.dtype = inputs[1].dtype
     ctx.wanted = inputs[-2:]

@@ -26,7 +26,7 @@ class LabelRun:
 
     document   a number per label, equal within a document
     group      a number per label, equal within a document: what is counted apart
-    seen       how many labels at the beginning were counted before, and only give the others their
+    seen       how many labels at the beginning were counted before and serve only as context of
                windows; 0 where a run begins
     """
 
@@ -81,7 +81,7 @@ class Coverage:
 
     @property
     def judged(self) -> bool:
-        """Whether the text is long enough to tell a wrong rate from chance."""
+        """Whether the text is long enough to distinguish a wrong rate from chance."""
         return self.independent * self.stated_rate >= EXPECTED_DROPS
 
     @property
@@ -99,21 +99,21 @@ class Coverage:
 
         Checked  tests/unit/losses/test_mask_statistics.py, tests/cli/test_check_goldfish.py
         """
-        found = []
+        faults = []
         if not self.windows:
-            found.append("no document is as long as a window: nothing is ever dropped")
+            faults.append("no document is as long as a window: nothing is ever dropped")
         if self.zero_share > most_zero:
-            found.append(
+            faults.append(
                 f"{self.zero_share:.2%} of the full windows have the key 0 and the same mask; "
                 f"{most_zero:.2%} may"
             )
         errors = self.standard_errors
         if self.judged and abs(errors) > MOST_ERRORS:
-            found.append(
+            faults.append(
                 f"{self.window_rate:.3%} of the full windows are dropped instead of "
                 f"{self.stated_rate:.3%}: {abs(errors):.0f} standard errors off"
             )
-        return tuple(found)
+        return tuple(faults)
 
 
 @dataclass
@@ -122,7 +122,7 @@ class _Counts:
 
     gaps     how many learned runs have each length; at most sqrt(2 labels) lengths can differ
     sketch   sums of +1 and -1 in hashed buckets: its squares add up to sum c^2 over the different
-             windows, each standing c times, to 2 %
+             windows, each occurring c times, to 2 %
     """
 
     labels: int = 0
@@ -196,19 +196,19 @@ class MaskCounts:
     def total(self) -> Coverage:
         """All groups together."""
         counts = _Counts()
-        for each in self._closed().values():
-            counts.labels += each.labels
-            counts.masked += each.masked
-            counts.windows += each.windows
-            counts.zeros += each.zeros
-            counts.gaps.update(each.gaps)
-            counts.sketch += each.sketch
+        for group in self._closed().values():
+            counts.labels += group.labels
+            counts.masked += group.masked
+            counts.windows += group.windows
+            counts.zeros += group.zeros
+            counts.gaps.update(group.gaps)
+            counts.sketch += group.sketch
         return counts.coverage(self._stated_rate)
 
     def groups(self) -> dict[int, Coverage]:
         """Each group alone."""
-        found = sorted(self._closed().items())
-        return {number: counts.coverage(self._stated_rate) for number, counts in found}
+        groups = sorted(self._closed().items())
+        return {number: counts.coverage(self._stated_rate) for number, counts in groups}
 
     def _closed(self) -> dict[int, _Counts]:
         """The counts, once the learned run that is open has ended."""
@@ -249,10 +249,10 @@ def _sketch(identity: NDArray[np.uint64]) -> NDArray[np.int64]:
     bucket = (mixed >> np.uint64(64 - _SKETCH_BITS)).astype(np.int64)
     up = (mixed & np.uint64(1)).astype(np.bool_)
     size = 2**_SKETCH_BITS
-    found: NDArray[np.int64] = np.bincount(bucket[up], minlength=size) - np.bincount(
+    sketch: NDArray[np.int64] = np.bincount(bucket[up], minlength=size) - np.bincount(
         bucket[~up], minlength=size
     )
-    return found
+    return sketch
 
 
 def _quantiles(gaps: Counter[int]) -> tuple[int, int, int, int]:

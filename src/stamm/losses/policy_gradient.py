@@ -59,8 +59,8 @@ def group_advantages(rewards: Sequence[float], scale: AdvantageScale = "std") ->
         return [0.0] * len(rewards)
     reward_B = torch.tensor(rewards, dtype=torch.float64)
     centred_B = reward_B - reward_B.mean()
-    found: list[float] = (centred_B / reward_B.std() if scale == "std" else centred_B).tolist()
-    return found
+    advantages: list[float] = (centred_B / reward_B.std() if scale == "std" else centred_B).tolist()
+    return advantages
 
 
 def policy_loss(

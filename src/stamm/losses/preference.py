@@ -217,8 +217,8 @@ def _partition(
                 fix="Pass reference_quantile_BN",
             )
         known_BN = ~reference_quantile_BN.isnan()
-        each = references[:, None] if isinstance(references, Tensor) else references
-        value_BN = transformed(reference_quantile_BN.nan_to_num(0.5), transform, each)
+        reference = references[:, None] if isinstance(references, Tensor) else references
+        value_BN = transformed(reference_quantile_BN.nan_to_num(0.5), transform, reference)
         return empirical_beta_log_partition(beta_B, value_BN, known_BN)
     if transform != "identity":
         raise ConfigError(

@@ -41,7 +41,7 @@ def quantile_rewards(
                    otherwise its quantile is never below 1/N
 
     Edge     for a reward with ties (pass or fail, a rubric) q is not uniform under "le", and hard
-             prompts are hardly pushed; "mid" repairs most of it.
+             prompts have small gradients; "mid" corrects most of this.
     Raises   DataError for a reward that is NaN or infinite, for a prompt without references, and with
              leave_one_out for a reward that is not among its references
     Checked  tests/unit/losses/test_quantile.py

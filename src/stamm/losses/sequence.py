@@ -57,10 +57,10 @@ def sequence_log_probs(
                 f"completion numbers reach from {low} to {high}, and there are {completions}",
                 fix="Number completions 0 to B-1, and tokens that count for none -1",
             )
-    found: Tensor = _SequenceLogProbs.apply(  # type: ignore[no-untyped-call]
+    log_probs: Tensor = _SequenceLogProbs.apply(  # type: ignore[no-untyped-call]
         hidden_ND, weight_VD, target_N, completion_N, completions
     )
-    return found
+    return log_probs
 
 
 class _SequenceLogProbs(torch.autograd.Function):
@@ -100,10 +100,10 @@ class _SequenceLogProbs(torch.autograd.Function):
                 hidden, weight, target_N, slope_N.to(wide), ignore_index=None
             ).loss
         needed = [x for x, want in ((hidden, wanted[0]), (weight, wanted[1])) if want]
-        found = iter(torch.autograd.grad(loss, needed))
+        gradients = iter(torch.autograd.grad(loss, needed))
         return (
-            next(found) if wanted[0] else None,
-            next(found) if wanted[1] else None,
+            next(gradients) if wanted[0] else None,
+            next(gradients) if wanted[1] else None,
             None,
             None,
             None,

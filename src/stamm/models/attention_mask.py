@@ -1,19 +1,27 @@
-"""The attention mask and rotations of a forward pass, computed once and used by all layers.
+"""Attention masks, all of them built here, and the rotations of a forward pass: computed once for all layers.
 
-Letters: B batch, T query tokens, S key tokens, E head width, N blocks of tokens.
+The kernels in C++ (`fused_attention`, `decode_layer`) and exported graphs (`export.onnx_graph`) mask by
+themselves, from document numbers, positions and lengths.
+
+Letters: B batch, T query tokens, S key tokens, C columns of a KV cache, E head width, N blocks of tokens.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from stamm.base.errors import ConfigError
-from stamm.models.config import FUSED_HEAD_STEP, SMALLEST_FLEX_HEAD, WIDEST_FUSED_HEAD
+from stamm.models.config import (
+    FUSED_HEAD_STEP,
+    SMALLEST_FLEX_HEAD,
+    WIDEST_FUSED_HEAD,
+    DecoderConfig,
+)
 from stamm.models.fused_attention import unavailable_reason
 from stamm.models.rope import rotation
 
@@ -51,8 +59,18 @@ class AttentionInputs:
     mask: Mask
 
 
+class AttentionModel(Protocol):
+    """A model whose attention inputs are built: a DecoderStack."""
+
+    config: DecoderConfig
+
+    @property
+    def frequencies(self) -> Tensor:
+        """Radians per token of each rotated pair."""
+
+
 def attention_inputs(
-    frequencies: Tensor,
+    model: AttentionModel,
     length: int,
     document_BT: Tensor | None,
     dtype: torch.dtype,
@@ -66,20 +84,20 @@ def attention_inputs(
     start         position of the first token: the number of tokens in the KV cache
     kernel        as in `partial_attention_inputs`; used only with documents
     """
-    position = torch.arange(start, start + length, device=frequencies.device)
+    position = torch.arange(start, start + length, device=model.frequencies.device)
     if document_BT is None:
         mask = None
         if start and length > 1:  # torch's is_causal aligns the first query with the first key
             key = torch.arange(start + length, device=position.device)
             mask = document_mask(position[None] * 0, key[None] * 0, position, key, dtype)
-        return AttentionInputs(rotation(frequencies, position, dtype), mask)
+        return AttentionInputs(rotation(model.frequencies, position, dtype), mask)
     return partial_attention_inputs(
-        frequencies, document_BT, document_BT, position, position, dtype, kernel
+        model, document_BT, document_BT, position, position, dtype, kernel
     )
 
 
 def partial_attention_inputs(
-    frequencies: Tensor,
+    model: AttentionModel,
     query_BT: Tensor,
     key_BS: Tensor,
     query_T: Tensor,
@@ -98,8 +116,8 @@ def partial_attention_inputs(
     Raises   ConfigError as `choose` does
     """
     tokens = query_BT, key_BS, query_T, key_S
-    width, whole = 2 * len(frequencies), query_BT is key_BS and query_T is key_S
-    chosen = choose(kernel, frequencies.device, width, dtype, whole=whole)
+    width, whole = model.config.head_width, query_BT is key_BS and query_T is key_S
+    chosen = choose(kernel, query_BT.device, width, dtype, whole=whole)
     if kernel == "auto" and chosen == "fused" and bool((query_BT.diff() < 0).any()):
         chosen = "dense"
     mask: Mask
@@ -109,7 +127,31 @@ def partial_attention_inputs(
         mask = block_mask(*tokens)
     else:
         mask = document_mask(*tokens, dtype)
-    return AttentionInputs(rotation(frequencies, query_T, dtype), mask)
+    return AttentionInputs(rotation(model.frequencies, query_T, dtype), mask)
+
+
+def branch_attention_inputs(
+    model: AttentionModel, position_BT: Tensor, segment_BT: Tensor, start: int, dtype: torch.dtype
+) -> AttentionInputs:
+    """Attention inputs of rows with a beginning and its branches, which do not attend to each other.
+
+    position_BT   of each token in its sequence, which is the beginning and one branch
+    segment_BT    0 for the beginning, then one number for each branch
+    start         tokens of the KV cache, which all tokens attend to
+    dtype         of the scores
+    """
+    cosine, sine = rotation(model.frequencies, position_BT.flatten(), dtype)
+    shape = (*position_BT.shape, -1)
+    open_BTT = (segment_BT[:, None, :] == 0) | (segment_BT[:, None, :] == segment_BT[:, :, None])
+    open_BTT &= torch.ones_like(open_BTT[0]).tril()
+    mask_BTS = torch.nn.functional.pad(_additive(open_BTT, dtype), (start, 0))
+    return AttentionInputs((cosine.view(shape), sine.view(shape)), mask_BTS[:, None])
+
+
+def cache_mask(first_B: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    """Additive attention mask of a KV cache: 0 from column `first_B` of each row on, -inf before, (B, C)."""
+    open_BC = torch.arange(columns, device=first_B.device) >= first_B[:, None]
+    return _additive(open_BC, dtype)
 
 
 def choose(
@@ -173,8 +215,13 @@ def document_mask(
     """
     open_BTS = query_BT[:, :, None] == key_BS[:, None, :]
     open_BTS &= query_T[:, None] >= key_S[None, :]
-    added_BTS = torch.full(open_BTS.shape, -torch.inf, dtype=dtype, device=open_BTS.device)
-    return added_BTS.masked_fill_(open_BTS, 0.0)[:, None]
+    return _additive(open_BTS, dtype)[:, None]
+
+
+def _additive(open_: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where `open_` is true and -inf elsewhere."""
+    added = torch.full(open_.shape, -torch.inf, dtype=dtype, device=open_.device)
+    return added.masked_fill_(open_, 0.0)
 
 
 def block_mask(query_BT: Tensor, key_BS: Tensor, query_T: Tensor, key_S: Tensor) -> BlockMask:
@@ -198,8 +245,8 @@ def block_mask(query_BT: Tensor, key_BS: Tensor, query_T: Tensor, key_S: Tensor)
     kept = ~(apart | (late_query_N < early_key_N))
     one_query_BN = (first_query_BN == last_query_BN) & _whole(query_T)
     one_key_BN = (first_key_BN == last_key_BN) & _whole(key_S)
-    one = one_query_BN[:, :, None] & one_key_BN[:, None, :]
-    full = kept & one & (early_query_N >= late_key_N)
+    single_document = one_query_BN[:, :, None] & one_key_BN[:, None, :]
+    full = kept & single_document & (early_query_N >= late_key_N)
 
     def may_attend(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         same = query_BT[row, query] == key_BS[row, key]
@@ -217,8 +264,8 @@ def block_mask(query_BT: Tensor, key_BS: Tensor, query_T: Tensor, key_S: Tensor)
 def _ends(x: Tensor) -> tuple[Tensor, Tensor]:
     """Smallest and largest value of each block along the last axis."""
     length = x.shape[-1]
-    place = torch.arange(-(-length // BLOCK) * BLOCK, device=x.device).clamp(max=length - 1)
-    blocks = x[..., place].view(*x.shape[:-1], -1, BLOCK)
+    index = torch.arange(-(-length // BLOCK) * BLOCK, device=x.device).clamp(max=length - 1)
+    blocks = x[..., index].view(*x.shape[:-1], -1, BLOCK)
     return blocks.amin(-1), blocks.amax(-1)
 
 

@@ -3,7 +3,7 @@
 A library multiplies a few rows with other kernels than many, and the last rows of a product with other
 kernels than those before, which round differently. Here rows are multiplied in blocks of one size, the
 last one padded with zeros: every row then goes through the same kernel, wherever it is. Rows are padded
-to whole vectors, too: where they begin at different places of a vector, MKL 2024.2 sums short ones in
+to whole vectors, too: where they begin at different positions of a vector, MKL 2024.2 sums short ones in
 different orders (7 inputs and 5 outputs: 144 of 192 equal rows differed in their last bits).
 
 Letters: R rows, I input features, O output features.
@@ -29,7 +29,7 @@ PADDED = 16  # lengths and input features are multiples of it: a vector has up t
 class BatchInvariant(TorchFunctionMode):
     """Computes `torch.nn.functional.linear` in blocks of rows: float32 on a CPU, without gradients.
 
-    Edge     other dtypes and devices, and tensors with gradients, are computed as outside of it
+    Edge     other dtypes and devices, and tensors with gradients, are computed as without it
     """
 
     def __torch_function__(
@@ -42,8 +42,8 @@ class BatchInvariant(TorchFunctionMode):
         """Call `func`, or multiply in blocks."""
         if func is F.linear and not kwargs and len(args) >= 2 and _applies(args[0]):
             bias = args[2] if len(args) > 2 else None
-            found = _product(args[0], args[1])
-            return found if bias is None else found + bias
+            product = _product(args[0], args[1])
+            return product if bias is None else product + bias
         return func(*args, **(kwargs or {}))
 
 

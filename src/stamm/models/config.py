@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
-from stamm.activations.catalog.load import named_activation, spec_of
-from stamm.activations.describe import certificate
+from stamm.activations.catalog.registry import named_activation, spec_of
 from stamm.activations.spec import Gated, Spec
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
@@ -75,50 +74,7 @@ class Recompute:
     """Activation checkpointing: save the block's input only, recompute all but the last matrix, same bits."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FewBit:
-    """Save the activation's output, and f' quantized to `bits` bits an element.
-
-    The forward pass and the gradient of the last matrix are unchanged; the other gradients are
-    approximate: f' is constant on each of 2**bits intervals. Relative error of f' in the mean
-    square on N(0, 1) inputs, with 2, 3, 4 and 8 bits: 0.14, 0.071, 0.036, 0.0024 for silu; 0.13,
-    0.065, 0.036, 0.0026 for gelu; 0 for relu. Of silu with 2 to 4 bits it is at most 1.5 times that
-    on N(0, 1/16) and on N(0, 16); of an f' that swings far out, as that of sine, far more.
-
-    Needs    an f without trained parameters whose f' is proved to be bounded
-    Edge     in a gated block f(gate) is computed as result / up, to rounding; where up is 0, up's
-             gradient is 0. A second derivative raises an error.
-             SavePre needs less memory and is exact. FewBit avoids the activation's
-             pass in backward, but in eager mode on a CPU its codes cost more: a block took up to
-             twice as long
-    Checked  tests/unit/models/test_ffn_checkpointing.py
-    """
-
-    bits: int = 4
-
-    def __post_init__(self) -> None:
-        validate(self, ("bits", 2 <= self.bits <= 8, "must be 2 to 8"))
-
-
-MemoryPolicy = SavePost | SavePre | Recompute | FewBit
-
-
-def few_bit_refusal(spec: Spec) -> str:
-    """Why FewBit does not support an activation: completes "FewBit ..."; "" if it does."""
-    proofs = certificate(spec)
-    slope = proofs["bounds"]["slope"] if proofs else {}
-    if spec.trainable:
-        names = ", ".join(p.name for p in spec.trainable)
-        return f"does not support {spec.name}: its parameters are trained ({names}), and f' changes with them"
-    if spec.surrogate:
-        return f"does not support {spec.name}: its backward pass uses a surrogate, not f'"
-    if isinstance(spec.arity, Gated) and spec.arity.up is not None:
-        return f"does not support {spec.name}: f(gate) is not its output over up, but over a function of it"
-    if slope.get("status") != "proved":
-        return f"does not support {spec.name}: no certificate proves that its f' is bounded"
-    if slope["low"] is None or slope["high"] is None:
-        return f"does not support {spec.name}: by its certificate {slope['claim']}"
-    return ""
+MemoryPolicy = SavePost | SavePre | Recompute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +153,8 @@ class BlockDense:
     def problems(self, d_model: int, width: int) -> list[str]:
         """As in Dense."""
         wide = max(d_model + width // self.blocks, width + d_model // self.blocks)
-        found = _dividing(self.blocks, d_model, width)
-        return found or _saving(self.rank, d_model * width, wide, d_model, width)
+        problems = _dividing(self.blocks, d_model, width)
+        return problems or _saving(self.rank, d_model * width, wide, d_model, width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,15 +183,15 @@ class BlockShuffle:
     def problems(self, d_model: int, width: int) -> list[str]:
         """As in Dense."""
         sizes = f"with d_model = {d_model} and width = {width}"
-        found = _dividing(self.blocks, d_model, width)
+        problems = _dividing(self.blocks, d_model, width)
         if self.parameters(d_model, width) >= d_model * width:
-            found.append(f"blocks = {self.blocks} saves nothing {sizes}")
+            problems.append(f"blocks = {self.blocks} saves nothing {sizes}")
         if self.blocks**2 > min(d_model, width):
-            found.append(
+            problems.append(
                 f"blocks = {self.blocks} leaves outputs that do not depend on all inputs {sizes}: its"
                 " square may be at most the smaller"
             )
-        return found
+        return problems
 
 
 Linear = Dense | LowRank | BlockDense | BlockShuffle
@@ -287,8 +243,8 @@ class PlainFFN:
 
     activation  an entry of the catalogue, or your own: a Spec, "mine.py:NAME", or a folder that
                `stamm derive` wrote. The configuration then holds the Spec itself
-    memory     what is saved for the backward pass: SavePost, SavePre, Recompute or FewBit, set by
-               `model.ffn.memory=FewBit model.ffn.memory.bits=3`; `stamm plan` compares them
+    memory     what is saved for the backward pass: SavePost, SavePre or Recompute
+               (`model.ffn.memory=SavePre`); `stamm plan` compares them
     compat     "eps" evaluates xIELU in transformers' order and with its clamp, bit for bit
     precision  of the activation on float32 inputs: "fast" in float32, "exact" in float64, rounded
                once, which is much slower in compiled CPU code. No difference for 16-bit inputs
@@ -297,6 +253,8 @@ class PlainFFN:
     linear     form of the matrices: Dense, LowRank, BlockDense or BlockShuffle, in the layers that
                `model.structured` selects. The published runs were all plain, with gelu
     """
+
+    MAIN_FIELD: ClassVar = "activation"
 
     width: int = 384
     activation: str | Spec = "xielu"
@@ -322,7 +280,6 @@ class PlainFFN:
             ),
             ("compat", self.compat == "exact" or self.shapes == "layer", "has one shape per layer"),
             _shapes_check(self.shapes, spec),
-            _memory_check(self.memory, spec),
         )
 
     @property
@@ -343,6 +300,8 @@ class GatedFFN:
     activation, shapes, precision, memory, linear   as in PlainFFN
     """
 
+    MAIN_FIELD: ClassVar = "activation"
+
     width: int = 256
     activation: str | Spec = "swiglu"
     shapes: Shapes = "layer"
@@ -359,7 +318,6 @@ class GatedFFN:
             self,
             ("width", self.width > 0, "must be positive"),
             _shapes_check(self.shapes, spec),
-            _memory_check(self.memory, spec),
         )
 
     @property
@@ -405,7 +363,7 @@ class DecoderConfig:
         sizes = self.d_model > 0 and self.ffn.width > 0
         linear = self.ffn.linear.problems(self.d_model, self.ffn.width) if sizes else []
         guide = self.structured.guide
-        left = self.num_layers - self.structured.keep_first
+        num_structured = self.num_layers - self.structured.keep_first
         whole = self.head_dim is not None or self.d_model % max(self.num_heads, 1) == 0
         validate(
             self,
@@ -436,7 +394,7 @@ class DecoderConfig:
             ),
             (
                 "num_layers",
-                left > 0 or isinstance(self.ffn.linear, Dense),
+                num_structured > 0 or isinstance(self.ffn.linear, Dense),
                 "leaves no structured layer: structured.keep_first keeps the first one dense",
             ),
         )
@@ -469,11 +427,6 @@ def _theta_check(theta: float) -> tuple[str, bool, str]:
 def _shapes_check(shapes: Shapes, spec: Spec) -> tuple[str, bool, str]:
     useful = shapes == "layer" or bool(spec.trainable)
     return ("shapes", useful, f"changes nothing: {spec.name} has no trained parameters")
-
-
-def _memory_check(memory: MemoryPolicy, spec: Spec) -> tuple[str, bool, str]:
-    refusal = few_bit_refusal(spec) if isinstance(memory, FewBit) else ""
-    return ("memory", not refusal, f"{refusal}. SavePre needs less memory and is exact")
 
 
 def _dividing(blocks: int, d_model: int, width: int) -> list[str]:

@@ -26,6 +26,7 @@ from torch import Tensor
 from stamm.activations.fused import build
 from stamm.base.autotune import measured
 from stamm.base.errors import ConfigError, RunError
+from stamm.models.attention_mask import cache_mask
 from stamm.models.rope import rotation
 
 _SOURCE = Path(__file__).with_name("decode_layer.h")
@@ -65,7 +66,7 @@ class DecodeOperations:
     def begin(self, position_B: Tensor, mask_BC: Tensor, column: int, longest: int) -> None:
         """Begin a step, which writes `column` of the cache.
 
-        position_B   tokens of each row before this one: so many columns before it are attended to
+        position_B   number of earlier tokens of each row, so of earlier columns that it attends to
         mask_BC      the same, added to scores: 0 or -inf
         longest      the most tokens of a row before this one
         """
@@ -211,10 +212,10 @@ def unavailable_reason() -> str | None:
     if why is not None:
         return why
     try:
-        found, wanted = (arm() for arm in _arms(HeadShape(4, 2, 48), 64, True).values())
+        output, expected = (arm() for arm in _arms(HeadShape(4, 2, 48), 64, True).values())
     except RunError as error:
         return error.line()
-    agree = torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    agree = torch.allclose(output, expected, rtol=1e-4, atol=1e-4)
     return None if agree else "its results differ from torch's on this machine"
 
 
@@ -240,8 +241,7 @@ def _arms(shape: HeadShape, width: int, qk_norm: bool) -> dict[str, Callable[[],
     qkv_BF = normal(rows, (heads + shape.kv_heads) * shape.width)
     x_BD, weight_D = normal(rows, width), normal(width)
     position_B = torch.randint(columns, (rows,), generator=random)
-    unseen_BC = torch.arange(columns) < columns - 1 - position_B[:, None]
-    mask_BC = torch.zeros(rows, columns).masked_fill(unseen_BC, -torch.inf)
+    mask_BC = cache_mask(columns - 1 - position_B, columns, torch.float32)
 
     def layer(operations: DecodeOperations) -> Tensor:
         operations.begin(position_B, mask_BC, columns - 1, columns - 1)

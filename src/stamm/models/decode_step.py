@@ -1,8 +1,8 @@
 """Decoding of several sequences, one token each per step, with one preallocated KV cache.
 
 Sequences are aligned at their newest token: all write the same column of the cache, whatever their
-lengths, so a step writes with one copy and never changes the attention mask. Where the columns are
-used up, the cache is moved, and enlarged if it must.
+lengths, so a step writes with one copy and never changes the attention mask. When no column is
+free, the cache is moved, and enlarged if necessary.
 
 The projections of queries, keys and values are multiplied as one matrix, and shape parameters of
 activations are evaluated once. What lies between the products is in `decode_layer`.
@@ -15,8 +15,7 @@ Checked  tests/unit/models/test_decode_step.py, tests/unit/models/test_sampling.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +26,12 @@ from torch import Tensor, nn
 from stamm.activations.module import Activation, GatedActivation
 from stamm.base.errors import ConfigError
 from stamm.models.attention import KVCache
+from stamm.models.attention_mask import cache_mask
 from stamm.models.decode_layer import DecodeOperations, HeadShape, QKNorm, build_operations
 from stamm.models.decoder import Decoder, DecoderLayer
 from stamm.models.ffn import GatedFeedForward, PlainFeedForward
 from stamm.models.norm import RMSNorm
+from stamm.models.padding import padded
 
 _SPARE = 128  # columns that are free after the cache was moved
 _PACKED_MATRIX = 2**18  # numbers of the smallest matrix that is packed
@@ -51,6 +52,13 @@ class PromptStates:
     logits_PV: Tensor
     lengths: list[int]
 
+    @classmethod
+    def of(cls, caches: Sequence[KVCache], logits_PV: Tensor, lengths: list[int]) -> PromptStates:
+        """The states in the KV caches of all layers."""
+        keys = [cache.keys for cache in caches if cache.keys is not None]
+        values = [cache.values for cache in caches if cache.values is not None]
+        return cls(keys, values, logits_PV, lengths)
+
 
 @torch.no_grad()
 def run_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> PromptStates:
@@ -60,17 +68,12 @@ def run_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]]) -> PromptSta
     """
     device = decoder.lm_head.weight.device
     lengths = [len(prompt) for prompt in prompts]
-    longest = max(lengths)
-    tokens_PT = torch.tensor(
-        [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=device
-    )
+    tokens_PT = padded(prompts)[0].to(device)
     caches = [KVCache() for _ in decoder.model.layers]
     hidden_PTD = decoder.model(tokens_PT, caches=caches)
     last_P = torch.tensor(lengths, device=device) - 1
     hidden_PD = hidden_PTD[torch.arange(len(prompts), device=device), last_P]
-    keys = [cache.keys for cache in caches if cache.keys is not None]
-    values = [cache.values for cache in caches if cache.values is not None]
-    return PromptStates(keys, values, decoder.lm_head(hidden_PD), lengths)
+    return PromptStates.of(caches, decoder.lm_head(hidden_PD), lengths)
 
 
 class DecodeStep:
@@ -80,7 +83,7 @@ class DecodeStep:
 
     Memory    the cache, the matrices of queries, keys and values again, and for a model of up to 134
               million parameters on a CPU its matrices again, rearranged for few rows
-    A free row computes numbers that mean nothing and that other rows do not depend on.
+    The values computed in a free row are not used, and no other row depends on them.
     """
 
     @torch.no_grad()
@@ -117,8 +120,7 @@ class DecodeStep:
         for layer, (keys, values) in enumerate(zip(states.keys, states.values, strict=True)):
             self._keys[layer][row, :, begin:end] = keys[prompt, :, :length]
             self._values[layer][row, :, begin:end] = values[prompt, :, :length]
-        self._mask_BC[row, :begin] = -math.inf
-        self._mask_BC[row, begin:] = 0.0
+        self._mask_BC[row] = self._mask([begin], self.columns)[0]
         self._position_B[row] = length
         self.lengths[row] = length
 
@@ -135,6 +137,12 @@ class DecodeStep:
         self._mask_BC, self._position_B = self._mask_BC[kept], self._position_B[kept]
         self._operations.bind(self._keys, self._values)
         self.lengths = [self.lengths[row] for row in rows]
+
+    def newest(self, row: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Keys and values of the newest `count` tokens of a row, each (1, K, count, E), by layer."""
+        rows, columns = slice(row, row + 1), slice(self._column - count, self._column)
+        for keys, values in zip(self._keys, self._values, strict=True):
+            yield keys[rows, :, columns], values[rows, :, columns]
 
     @property
     def columns(self) -> int:
@@ -160,27 +168,25 @@ class DecodeStep:
     def _move(self, column: int) -> None:
         """Make `column` the next to be written, with free columns after it."""
         longest = max(self.lengths)
-        old = slice(self._column - longest, self._column)
-        keys, values, mask_BC = self._keys, self._values, self._mask_BC
-        self._keys, self._values, self._mask_BC = self._allocated(len(self.lengths), column)
-        new = slice(column - longest, column)
-        for layer in range(len(keys)):
-            self._keys[layer][:, :, new] = keys[layer][:, :, old]
-            self._values[layer][:, :, new] = values[layer][:, :, old]
-        self._mask_BC[:, : column - longest] = -math.inf
-        self._mask_BC[:, new] = mask_BC[:, old]
+        old, new = slice(self._column - longest, self._column), slice(column - longest, column)
+        columns = column + _SPARE + column // 2
+        shape = (len(self.lengths), self._shape.kv_heads, columns, self._shape.width)
+
+        def moved(states: list[Tensor]) -> list[Tensor]:
+            # Zeros, because 0 times the value of a masked column must be 0.
+            larger = [self._head.new_zeros(shape) for _ in self._layers]
+            for after, before in zip(larger, states, strict=False):  # none before the first prompt
+                after[:, :, new] = before[:, :, old]
+            return larger
+
+        self._keys, self._values = moved(self._keys), moved(self._values)
+        self._mask_BC = self._mask([column - length for length in self.lengths], columns)
         self._operations.bind(self._keys, self._values)
         self._column = column
 
-    def _allocated(self, rows: int, column: int) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Keys and values of each layer and the mask, with free columns after `column`."""
-        columns = column + _SPARE + column // 2
-        like = self._head
-        shape = (rows, self._shape.kv_heads, columns, self._shape.width)
-        # Zeros, because 0 times the value of a masked column must be 0.
-        keys = [like.new_zeros(shape) for _ in self._layers]
-        values = [like.new_zeros(shape) for _ in self._layers]
-        return keys, values, like.new_zeros(rows, columns)
+    def _mask(self, first: Sequence[int], columns: int) -> Tensor:
+        first_B = torch.tensor(first, device=self._head.device)
+        return cache_mask(first_B, columns, self._head.dtype)
 
 
 class _StepLayer:
@@ -190,8 +196,10 @@ class _StepLayer:
         assert isinstance(layer, DecoderLayer)
         attention = layer.self_attn
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        weight = torch.cat([_weight(each) for each in projections])
-        biases: list[Tensor] = [each.bias for each in projections if each.bias is not None]
+        weight = torch.cat([_weight(projection) for projection in projections])
+        biases: list[Tensor] = [
+            projection.bias for projection in projections if projection.bias is not None
+        ]
         bias = torch.cat(biases).detach().to(dtype) if biases else None
         self._qkv = _product(weight, packed_rows, bias)
         self._out = _product(_weight(attention.o_proj), packed_rows)
@@ -203,7 +211,7 @@ class _StepLayer:
     def __call__(
         self, x_BD: Tensor, added_BD: Tensor | None, number: int, operations: DecodeOperations
     ) -> tuple[Tensor, Tensor]:
-        """Two tensors whose sum leaves the layer, of two whose sum enters it."""
+        """Two tensors whose sum is the layer's output, from two whose sum is its input."""
         x_BD, normal_BD = operations.add_norm(x_BD, added_BD, *self._norms[0])
         attended_BD = self._out(operations.attend(number, self._qkv(normal_BD)))
         x_BD, normal_BD = operations.add_norm(x_BD, attended_BD, *self._norms[1])
@@ -232,7 +240,10 @@ def _feed_forward(
     """The block with its present shape parameters."""
     activation: Activation | GatedActivation = block.act_fn
     function = activation.frozen()
-    up, down = (_product(_weight(each), packed_rows) for each in (block.up_proj, block.down_proj))
+    up, down = (
+        _product(_weight(projection), packed_rows)
+        for projection in (block.up_proj, block.down_proj)
+    )
     if isinstance(block, GatedFeedForward):
         gate = _product(_weight(block.gate_proj), packed_rows)
         return lambda x_BD: down(function(gate(x_BD), up(x_BD)))
@@ -261,9 +272,9 @@ def _product(
 
 
 def _weight(linear: nn.Module) -> Tensor:
-    """The weight of a dense matrix, which all are in a merged decoder.
+    """The weight of a dense matrix; a merged decoder has only dense ones.
 
-    Raises   ConfigError for another, such as one with an adapter
+    Raises   ConfigError for any other module, such as one with an adapter
     """
     if type(linear) is not nn.Linear:
         raise ConfigError(

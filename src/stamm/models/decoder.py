@@ -6,7 +6,7 @@ Letters: B batch, T tokens, D model, V vocabulary.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -23,6 +23,7 @@ from stamm.models.attention import Attention, KVCache
 from stamm.models.attention_mask import AttentionInputs, Mask, attention_inputs
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.ffn import build_ffn
+from stamm.models.frozen_linear import FrozenLinear
 from stamm.models.guide_draws import uses_guide
 from stamm.models.linear import structured_linears
 from stamm.models.norm import RMSNorm
@@ -120,7 +121,7 @@ class DecoderStack(nn.Module):
         x_BTD: Tensor = self.embed_tokens(tokens_BT)
         if attention is None:
             length = tokens_BT.shape[1]
-            attention = attention_inputs(self.frequencies, length, document_BT, x_BTD.dtype, start)
+            attention = attention_inputs(self, length, document_BT, x_BTD.dtype, start)
         for index, layer in enumerate(self.layers):
             cache = None if caches is None else caches[index]
             x_BTD = layer(x_BTD, attention.rotation, attention.mask, cache)
@@ -136,7 +137,7 @@ class DecoderStack(nn.Module):
 
 
 class HiddenStates(NamedTuple):
-    """Last hidden states, (B, T, D): the residual stream, and what the final norm makes of it."""
+    """Last hidden states, (B, T, D): the residual stream before and after the final norm."""
 
     before_norm: Tensor
     after_norm: Tensor
@@ -261,8 +262,8 @@ class Decoder(nn.Module):
         if self.reward_head is None:
             raise ConfigError("the decoder has no reward head", fix="Call add_reward_head()")
         hidden_BTD = self.model(tokens_BT, document_BT, attention=attention)
-        found: Tensor = self.reward_head(hidden_BTD.flatten(0, 1), answer_BT.flatten(), answers)
-        return found
+        rewards: Tensor = self.reward_head(hidden_BTD.flatten(0, 1), answer_BT.flatten(), answers)
+        return rewards
 
     @torch.no_grad()
     def initialise(self, seed: int, put: Callable[[Tensor, Tensor], object] = Tensor.copy_) -> None:
@@ -366,14 +367,25 @@ def build_blank(config: DecoderConfig) -> Decoder:
         return Decoder(config)
 
 
-def decoder_of(config: DecoderConfig, state: Mapping[str, Tensor]) -> Decoder:
+def decoder_of(
+    config: DecoderConfig, state: Mapping[str, Tensor], frozen: Collection[str] = ()
+) -> Decoder:
     """A decoder whose weights are the tensors of `state` themselves; of other dtypes, in float32.
+
+    frozen   matrices that keep their dtype, as `FrozenLinear`, by the name of their weight
 
     Raises   RuntimeError when tensors are missing, extra or of another shape.
     """
     decoder = build_blank(config)
-    decoder.load_state_dict(state, assign=True)
-    decoder.float()
+    for name in frozen:
+        module_name = name.removesuffix(".weight")
+        linear = decoder.get_submodule(module_name)
+        assert isinstance(linear, nn.Linear)
+        with torch.device("meta"):
+            kept = FrozenLinear(linear.in_features, linear.out_features, linear.bias is not None)
+        decoder.set_submodule(module_name, kept.requires_grad_(requires_grad=False))
+    wide = {id(t): t.float() for name, t in state.items() if name not in frozen}
+    decoder.load_state_dict({name: wide.get(id(t), t) for name, t in state.items()}, assign=True)
     if config.tied_embeddings:
         decoder.lm_head.weight = decoder.model.embed_tokens.weight
     frequencies = inverse_frequencies(config.rope, config.head_width)
@@ -381,9 +393,12 @@ def decoder_of(config: DecoderConfig, state: Mapping[str, Tensor]) -> Decoder:
     return decoder.eval()
 
 
-def check_finite(decoder: Decoder) -> None:
-    """Raise DataError for weights with NaN or infinity: comparisons with NaN would count as results."""
-    for name, parameter in decoder.named_parameters():
+def check_finite(parameters: Mapping[str, Tensor]) -> None:
+    """Raise DataError for weights with NaN or infinity: comparisons with NaN would count as results.
+
+    parameters   by name
+    """
+    for name, parameter in parameters.items():
         if not bool(torch.isfinite(parameter).all()):
             raise DataError(
                 f"{visible(name)} of the model contains NaN or infinity",

@@ -12,7 +12,7 @@ def set_determinism(threads: int) -> None:
     """Use `threads` CPU threads (sums depend on their number) and deterministic kernels only."""
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
-    # Filling new tensors finds reads of uninitialised memory, which tests do; a run need not.
+    # Filling new tensors reveals reads of uninitialised memory: for tests; runs save the time.
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from stamm.activations.module import Activation, GatedActivation, build_activation
 from stamm.models.config import GatedFFN, PlainFFN
-from stamm.models.ffn_checkpointing import feed_forward, kept
+from stamm.models.ffn_checkpointing import feed_forward
 from stamm.models.linear import build_linear
 
 
@@ -18,11 +18,11 @@ class PlainFeedForward(nn.Module):
         self.up_proj = build_linear(config.linear, d_model, config.width)
         self.down_proj = build_linear(config.linear, config.width, d_model)
         self.act_fn = ffn_activation(config)
-        self.keep = kept(config.memory, self.act_fn.spec)
+        self.memory = config.memory
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, same shape as `x`."""
-        return feed_forward(x, [self.up_proj], self.act_fn, self.down_proj, self.keep)
+        return feed_forward(x, [self.up_proj], self.act_fn, self.down_proj, self.memory)
 
 
 class GatedFeedForward(nn.Module):
@@ -34,12 +34,12 @@ class GatedFeedForward(nn.Module):
         self.up_proj = build_linear(config.linear, d_model, config.width)
         self.down_proj = build_linear(config.linear, config.width, d_model)
         self.act_fn = ffn_activation(config)
-        self.keep = kept(config.memory, self.act_fn.spec)
+        self.memory = config.memory
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, same shape as `x`."""
         projections = [self.gate_proj, self.up_proj]
-        return feed_forward(x, projections, self.act_fn, self.down_proj, self.keep)
+        return feed_forward(x, projections, self.act_fn, self.down_proj, self.memory)
 
 
 def build_ffn(d_model: int, config: PlainFFN | GatedFFN) -> nn.Module:

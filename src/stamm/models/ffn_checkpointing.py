@@ -11,16 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from stamm.activations.module import Activation, GatedActivation
-from stamm.activations.spec import Spec
-from stamm.models.config import FewBit, MemoryPolicy, Recompute, SavePost, SavePre
-from stamm.models.few_bit import QuantizedSlope, coded, quantized_slope
-
-Kept = SavePost | SavePre | Recompute | QuantizedSlope
-
-
-def kept(memory: MemoryPolicy, spec: Spec) -> Kept:
-    """A memory policy prepared for an activation: FewBit becomes the quantized f'."""
-    return quantized_slope(spec, memory.bits) if isinstance(memory, FewBit) else memory
+from stamm.models.config import MemoryPolicy, Recompute, SavePost
 
 
 def feed_forward(
@@ -28,11 +19,11 @@ def feed_forward(
     projections: Sequence[nn.Module],
     activation: Activation | GatedActivation,
     down: nn.Module,
-    keep: Kept,
+    memory: MemoryPolicy,
 ) -> Tensor:
-    """down(f(p(x) for each projection p)), saving for the backward pass as `keep` defines.
+    """down(f(p(x) for each projection p)), saving for the backward pass as `memory` defines.
 
-    All policies but FewBit give the same bits of result and gradients, and can be differentiated
+    All policies give the same bits of result and gradients, and can be differentiated
     twice if the activation can.
 
     Edge     torch.func transforms raise an error for the hooks of SavePre and Recompute.
@@ -46,15 +37,11 @@ def feed_forward(
     def whole(x: Tensor) -> Tensor:
         return after(*(project(x) for project in projections))
 
-    if isinstance(keep, SavePost):
+    if isinstance(memory, SavePost):
         return whole(x)
-    if isinstance(keep, Recompute):
+    if isinstance(memory, Recompute):
         return _recomputed(whole, x)
-    inputs = [project(x) for project in projections]
-    if isinstance(keep, QuantizedSlope):
-        y: Tensor = down(coded(keep, activation, *inputs))
-        return y
-    return _recomputed(after, *inputs)
+    return _recomputed(after, *(project(x) for project in projections))
 
 
 def _recomputed(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:

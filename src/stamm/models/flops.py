@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from stamm.models.config import (
     DecoderConfig,
     Dense,
-    FewBit,
     GatedFFN,
     Linear,
     LowRank,
@@ -176,7 +175,7 @@ def factor_bytes(d_model: int, ffn: PlainFFN | GatedFFN, number_bytes: int) -> i
             return 0
         case SavePre():
             return number_bytes * up
-        case SavePost() | FewBit():
+        case SavePost():
             return number_bytes * (up + down)
 
 
@@ -194,8 +193,6 @@ def inner_bytes(ffn: PlainFFN | GatedFFN, number_bytes: int) -> int:
             return inputs * row
         case Recompute():
             return 0
-        case FewBit(bits=bits):
-            return inputs * row + bits * -(-ffn.width // 8)
 
 
 def _matrices(ffn: PlainFFN | GatedFFN) -> int:

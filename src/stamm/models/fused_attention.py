@@ -275,12 +275,13 @@ def _agrees() -> bool:
     document = (torch.arange(83) >= torch.tensor([[30], [71]])).long()
     mask = (document[:, None, :, None] == document[:, None, None, :]).tril()
     ours = torch.ops.stamm.attention(q, k, v, document)
-    found = [ours[0], *torch.ops.stamm.attention_backward(d_o, q, k, v, document, *ours)]
+    computed = [ours[0], *torch.ops.stamm.attention_backward(d_o, q, k, v, document, *ours)]
     with torch.enable_grad():
         given = [x.double().requires_grad_() for x in (q, k, v)]
         scores = given[0] @ given[1].mT / math.sqrt(20)
         o = scores.masked_fill(~mask, -torch.inf).softmax(-1) @ given[2]
-        wanted = [o, *torch.autograd.grad(o, given, d_o.double())]
+        expected = [o, *torch.autograd.grad(o, given, d_o.double())]
     return all(
-        bool((a - b).abs().max() < 1e-5 * b.abs().max()) for a, b in zip(found, wanted, strict=True)
+        bool((a - b).abs().max() < 1e-5 * b.abs().max())
+        for a, b in zip(computed, expected, strict=True)
     )

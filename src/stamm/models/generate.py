@@ -5,7 +5,7 @@ Both form batches by a fixed rule, so equal requests give equal bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,20 +13,20 @@ from torch import Tensor
 from stamm.base.console import NoProgress, Progress
 from stamm.base.errors import ConfigError
 from stamm.losses.language_model import nll_of_tokens
-from stamm.models.attention import KVCache
 from stamm.models.decoder import Decoder
+from stamm.models.padding import length_batches, padded
+from stamm.models.sampling import sample
+from stamm.models.sampling_config import SamplingConfig
 
 GREEDY_ROWS = 64
 
 
-@torch.no_grad()
 def greedy(decoder: Decoder, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
-    """Greedy continuations of `new_tokens` tokens, in the prompts' order.
+    """Greedy continuations of `new_tokens` tokens, in the prompts' order: sampling at temperature 0.
 
     token[t] = argmax logits(prompt, token[0] .. token[t-1])
 
-    An end-of-document token does not end a continuation. Prompts of equal length run together,
-    GREEDY_ROWS at a time, with a KV cache.
+    An end-of-document token does not end a continuation. GREEDY_ROWS prompts run together.
 
     Raises   ConfigError when a prompt is empty, or when it and its continuation exceed the
              decoder's max_context.
@@ -34,10 +34,10 @@ def greedy(decoder: Decoder, prompts: Sequence[Sequence[int]], new_tokens: int) 
     """
     _check_lengths(decoder, prompts, new_tokens)
     produced: list[list[int]] = [[] for _ in prompts]
-    for rows in _rows_of_equal_length(prompts):
-        tokens_BT = torch.tensor([list(prompts[row]) for row in rows])
-        for row, continued in zip(rows, _continue(decoder, tokens_BT, new_tokens), strict=True):
-            produced[row] = continued
+    if new_tokens:
+        config = SamplingConfig(temperature=0.0, max_new_tokens=new_tokens, slots=GREEDY_ROWS)
+        for done in sample(decoder, prompts, config, frozenset()):
+            produced[done.request] = done.tokens
     return produced
 
 
@@ -65,71 +65,30 @@ def nats_of_sequences(
     device = decoder.lm_head.weight.device
     nats: list[Tensor] = [torch.zeros(0) for _ in sequences]
     done = 0
-    for rows in length_batches([len(sequence) for sequence in sequences], batch_tokens):
-        lengths = [len(sequences[row]) - 1 for row in rows]
-        tokens_BT = torch.zeros(len(rows), max(lengths) + 1, dtype=torch.int64)
-        for place, row in enumerate(rows):
-            tokens_BT[place, : lengths[place] + 1] = torch.tensor(list(sequences[row]))
-        real_BT = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-        tokens_BT, real_BT = tokens_BT.to(device), real_BT.to(device)
-        hidden_BTD = decoder.model(tokens_BT[:, :-1])
-        found = nll_of_tokens(
-            hidden_BTD[real_BT], decoder.lm_head.weight, tokens_BT[:, 1:][real_BT]
-        )
-        for row, part in zip(rows, torch.split(found, lengths), strict=True):
+    inputs = [len(sequence) - 1 for sequence in sequences]
+    for rows in length_batches(inputs, batch_tokens):
+        lengths = [inputs[row] for row in rows]
+        tokens_BT, own_BT = (x.to(device) for x in padded([sequences[row] for row in rows]))
+        hidden_BTD, real_BT = decoder.model(tokens_BT[:, :-1]), own_BT[:, 1:]
+        nll = nll_of_tokens(hidden_BTD[real_BT], decoder.lm_head.weight, tokens_BT[:, 1:][real_BT])
+        for row, part in zip(rows, torch.split(nll, lengths), strict=True):
             nats[row] = part
         done += sum(lengths)
         bar.advance(done)
     return nats
 
 
-def _continue(decoder: Decoder, tokens_BT: Tensor, new_tokens: int) -> list[list[int]]:
-    caches = [KVCache() for _ in decoder.model.layers]
-    produced = []
-    start = 0
-    for _ in range(new_tokens):
-        hidden_BTD = decoder.model(tokens_BT, caches=caches, start=start)
-        start += tokens_BT.shape[1]
-        tokens_BT = decoder.lm_head(hidden_BTD[:, -1]).argmax(dim=-1, keepdim=True)
-        produced.append(tokens_BT)
-    rows: list[list[int]] = torch.cat(produced, dim=1).tolist() if produced else []
-    return rows or [[] for _ in range(tokens_BT.shape[0])]
-
-
-def _rows_of_equal_length(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    by_length: dict[int, list[int]] = {}
-    for row, prompt in enumerate(prompts):
-        by_length.setdefault(len(prompt), []).append(row)
-    for length in sorted(by_length):
-        rows = by_length[length]
-        for first in range(0, len(rows), GREEDY_ROWS):
-            yield rows[first : first + GREEDY_ROWS]
-
-
-def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of the sequences of each batch: similar lengths, shortest first."""
-    batch: list[int] = []
-    scored = (row for row in range(len(lengths)) if lengths[row] > 1)
-    for row in sorted(scored, key=lambda row: lengths[row]):
-        if batch and (len(batch) + 1) * (lengths[row] - 1) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
-
-
 def _check_lengths(decoder: Decoder, inputs: Sequence[Sequence[int]], new_tokens: int) -> None:
     limit = decoder.config.max_context
-    for place, tokens in enumerate(inputs):
+    for index, tokens in enumerate(inputs):
         if not tokens:
             raise ConfigError(
-                f"sequence {place} is empty: nothing precedes its first token",
+                f"sequence {index} is empty: nothing precedes its first token",
                 fix="Begin it with the begin-of-document token <s>",
             )
         if len(tokens) + new_tokens > limit:
             more = f" and {new_tokens} new ones" if new_tokens else ""
             raise ConfigError(
-                f"sequence {place} has {len(tokens)} tokens{more}, more than max_context = {limit}",
+                f"sequence {index} has {len(tokens)} tokens{more}, more than max_context = {limit}",
                 fix="Use fewer new tokens, or cut the sequence",
             )

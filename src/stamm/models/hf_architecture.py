@@ -100,7 +100,7 @@ def hub_class(config: DecoderConfig) -> HubClass:
 
 
 def shapes_reason(config: DecoderConfig) -> str:
-    """Why no exported format has a place for the activation's parameters; "" when it has one."""
+    """Why no export format can store the activation's parameters; "" when one can."""
     if config.ffn.shapes == "layer":
         return ""
     return f"exported formats store one set of parameters of {config.ffn.spec.name!r} per layer, not per neuron"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError, visible
-from stamm.base.files import read_json
+from stamm.base.files import read_json, sha256_file, sha256_value
 from stamm.base.known_keys import ANY_KEY, KnownKeys, RefusedKey, UnknownKeys
 
 CONFIG = "config.json"
@@ -23,6 +23,7 @@ GENERATION = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
+TOKENIZER = "tokenizer.json"
 ACTIVATION_KEY = "stamm_activation"
 DEFAULTS: dict[str, dict[str, Any]] = {
     "apertus": {"hidden_act": "xielu", "rms_norm_eps": 1e-5, "max_position_embeddings": 65536},
@@ -203,7 +204,7 @@ def config_keys(model_type: str) -> KnownKeys:
 
 
 def attention_window(config: Mapping[str, Any]) -> int | None:
-    """The sliding window of a config.json: tokens that a layer sees; None where all layers see all.
+    """The sliding window of a config.json: number of tokens that a layer attends to; None: all.
 
     Raises   DataError for a window or layers that are not understood.
     """
@@ -305,7 +306,7 @@ def is_hub_folder(folder: Path) -> bool:
 def weight_files(folder: Path) -> list[str]:
     """Names of the safetensors files of a folder.
 
-    Raises   DataError without one, or when two sets of weights could be meant.
+    Raises   DataError without one, or when the folder has two sets of weights and neither is preferred.
     """
     whole, index = folder / WEIGHTS, folder / INDEX
     if (folder / ADAPTER).exists() and is_hub_folder(folder):
@@ -333,6 +334,19 @@ def weight_files(folder: Path) -> list[str]:
         if not (folder / name).is_file():
             raise DataError(f"{folder} has no {name}, which {INDEX} names", fix="Fetch it again")
     return names
+
+
+def hub_weights_sha256(folder: Path) -> str:
+    """SHA-256 of model.safetensors; of several files, of their names and hashes.
+
+    Raises   DataError when a file cannot be read.
+    """
+    names = weight_files(folder)
+    try:
+        hashes = {name: sha256_file(folder / name) for name in names}
+    except OSError as error:
+        raise DataError(f"the weights in {folder} cannot be read: {error}") from None
+    return hashes[WEIGHTS] if names == [WEIGHTS] else sha256_value(hashes)
 
 
 def weight_map(folder: Path) -> dict[str, str]:

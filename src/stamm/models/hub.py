@@ -120,18 +120,18 @@ def hub_state(decoder: Decoder) -> dict[str, Tensor]:
         constants = xielu_constants()
         for layer in range(decoder.config.num_layers):
             for name in _XIELU_BUFFERS:
-                place = f"model.layers.{layer}.mlp.act_fn.{name}"
-                state[place] = torch.tensor(constants[name], dtype=torch.float32)
+                key = f"model.layers.{layer}.mlp.act_fn.{name}"
+                state[key] = torch.tensor(constants[name], dtype=torch.float32)
     return state
 
 
 def xielu_constants() -> dict[str, float]:
     """beta and eps of xIELU as transformers stores them, from the catalogue's entry."""
     spec = catalog.get("xielu")
-    found = {p.name: p.initial for p in spec.parameters if not p.trainable}
+    constants = {p.name: p.initial for p in spec.parameters if not p.trainable}
     if spec.compat is not None:
-        found.update((constant.name, constant.value) for constant in spec.compat.constants)
-    return {name: found[name] for name in _XIELU_BUFFERS}
+        constants.update((constant.name, constant.value) for constant in spec.compat.constants)
+    return {name: constants[name] for name in _XIELU_BUFFERS}
 
 
 class HubModel:
@@ -162,7 +162,7 @@ class HubModel:
                 raise ExportError(
                     f"transformers cannot load {folder}: {type(error).__name__}: {error}"
                 ) from error
-        problems = {name: sorted(map(str, found)) for name, found in report.items() if found}
+        problems = {name: sorted(map(str, keys)) for name, keys in report.items() if keys}
         problems.update(
             {
                 f"not float32: {name}": [str(tensor.dtype)]
@@ -237,15 +237,17 @@ def hub_activation(path: str) -> Any:
     Raises   ConfigError when it has no such class; ExportError when transformers is missing.
     Checked  tests/unit/cli/test_check.py
     """
-    place, _, name = path.partition(":")
+    module, _, name = path.partition(":")
     with quiet_transformers() as transformers:
-        found = getattr(transformers.activations, name, None) if place == _ACTIVATIONS else None
-        if found is None:
+        activation_class = (
+            getattr(transformers.activations, name, None) if module == _ACTIVATIONS else None
+        )
+        if activation_class is None:
             raise ConfigError(
                 f"transformers {transformers.__version__} has no {path!r}",
                 fix=f"Write {_ACTIVATIONS}:ClassName",
             )
-    return found
+    return activation_class
 
 
 def _is_our_code(folder: Path) -> bool:
@@ -263,7 +265,7 @@ def quiet_transformers() -> Iterator[Any]:
         from transformers.utils.hub import constants
     except ImportError as error:
         raise ExportError(
-            f"transformers cannot be imported: {error}", fix="Run: pip install transformers"
+            f"transformers cannot be imported: {error}", fix="Run: pip install 'stamm[align]'"
         ) from None
     logging = transformers.logging
     before = (constants.HF_HUB_OFFLINE, logging.get_verbosity(), logging.is_progress_bar_enabled())

@@ -9,7 +9,7 @@ Checked  tests/unit/models/test_hub_folder.py, against transformers
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,12 +18,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from stamm.activations import catalog
+from stamm.activations.module.activation import ActivationModule
 from stamm.base.config import from_plain, nearest
 from stamm.base.errors import ConfigError, DataError, visible
-from stamm.base.files import read_json, sha256_file, sha256_value
+from stamm.base.files import read_json
 from stamm.base.receipts import check_file
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
-from stamm.models.decoder import Decoder, check_finite, decoder_of
+from stamm.models.decoder import Decoder, build_blank, check_finite, decoder_of
 from stamm.models.hf_architecture import CLASSES, GATED_ACTS, PLAIN_ACTS
 from stamm.models.hf_files import (
     ACTIVATION_KEY,
@@ -31,13 +32,13 @@ from stamm.models.hf_files import (
     DEFAULTS,
     INDEX,
     OTHER_BLOCKS,
-    WEIGHTS,
     config_keys,
     longest_context,
     rope_keys,
     weight_files,
     weight_map,
 )
+from stamm.models.mapped_weights import map_weights, own_float32
 from stamm.models.parameter_shapes import parameter_shapes
 from stamm.models.rope import inverse_frequencies
 
@@ -61,7 +62,7 @@ _PUBLISHED_CODE = {
     }
 }
 _BESIDE = ("rope_theta", "partial_rotary_factor")
-_THETA = 10_000.0  # of every class of transformers that is read, but Apertus
+_THETA = 10_000.0  # of every class of transformers that is read, except Apertus
 _NAMED = 3  # tensors in one message
 
 
@@ -93,35 +94,102 @@ def load_hub(
     Raises   DataError when the folder describes a model that a stamm decoder cannot represent, when
              tensors are missing, extra, quantized or of another shape, or contain NaN.
     """
-    config = load_hub_config(folder, compat)
-    tensors = _stored_tensors(folder, config)
-    _check_tensors(config, tensors, folder)
-    state = _read(tensors)
-    if config.tied_embeddings and _OUTPUT in state and _EMBEDDING in state:
-        if torch.equal(state[_OUTPUT], state[_EMBEDDING]):
-            del state[_OUTPUT]
-        else:
-            config = replace(config, tied_embeddings=False)
-    if config.tied_embeddings:
-        state[_OUTPUT] = state[_EMBEDDING] = state[_EMBEDDING if _EMBEDDING in state else _OUTPUT]
-    _drop_frequencies(state, config, folder)
+    weights = open_hub(folder, compat)
+    config, state = weights.config, weights.tensors
     if config.ffn.spec.name == "xielu" and stored == "effective":
         _make_raw(state, config.num_layers, folder)
+    for name, tensor in state.items():
+        state[name] = own_float32(tensor)
+    if config.tied_embeddings:
+        state[_OUTPUT] = state[_EMBEDDING]
     try:
         decoder = decoder_of(config, state)
     except (RuntimeError, ConfigError) as error:
         raise _unfit(folder, str(error)) from None
-    try:
-        check_finite(decoder)
-    except DataError as error:
-        raise DataError(error.what, where=str(folder), fix="Fetch the weights again") from None
+    for name, parameter in decoder.named_parameters():
+        weights.check_finite(name, parameter)
     return decoder
 
 
-def hub_types(folder: Path) -> dict[str, torch.dtype]:
-    """bfloat16 for each parameter of the decoder in a folder that is stored so, by name."""
-    tensors = _stored_tensors(folder, load_hub_config(folder))
-    return {name: torch.bfloat16 for name, tensor in tensors.items() if tensor.dtype == "BF16"}
+@dataclass(frozen=True)
+class HubWeights:
+    """The decoder in a folder in the layout of transformers.
+
+    config    its configuration
+    tensors   its parameters by our names, as pages of the files, of the stored dtypes; the output
+              matrix is not among them where it is tied
+    stored    where each of them is
+    """
+
+    folder: Path
+    config: DecoderConfig
+    tensors: dict[str, Tensor]
+    stored: Mapping[str, _Stored]
+
+    @property
+    def file(self) -> Path | None:
+        """The file of all tensors, if there is one and none needs another type or is a part of a matrix."""
+        files = {self.stored[name].file for name in self.tensors}
+        known = all(
+            tensor.dtype in (torch.bfloat16, torch.float32) for tensor in self.tensors.values()
+        )
+        whole = all(self.stored[name].last is None for name in self.tensors)
+        return files.pop() if known and whole and len(files) == 1 else None
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The names in the file by our names, sorted."""
+        return {name: self.stored[name].name for name in sorted(self.tensors)}
+
+    @property
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """bfloat16 for each tensor that is stored so, by name."""
+        return {n: t.dtype for n, t in self.tensors.items() if t.dtype == torch.bfloat16}
+
+    def read(self, name: str) -> Tensor:
+        """The values of a parameter.
+
+        Raises   DataError for NaN and infinity
+        """
+        self.check_finite(name, self.tensors[name])
+        return self.tensors[name]
+
+    def check_finite(self, name: str, values: Tensor) -> None:
+        """Raise DataError when the values of a parameter contain NaN or infinity."""
+        try:
+            check_finite({name: values})
+        except DataError as error:
+            fix = "Fetch the weights again"
+            raise DataError(error.what, where=str(self.folder), fix=fix) from None
+
+
+def open_hub(folder: Path, compat: Literal["exact", "eps"] = "exact") -> HubWeights:
+    """The decoder that `load_hub` loads, tensor by tensor: nothing but the configuration is in memory.
+
+    Raises   what `load_hub` raises, except for NaN
+    """
+    config = load_hub_config(folder, compat)
+    tensors = _stored_tensors(folder, config)
+    _check_tensors(config, tensors, folder)
+    try:
+        state = _read(tensors)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"the weights in {folder} cannot be read: {error}") from None
+    if config.tied_embeddings and _OUTPUT in state:
+        if _EMBEDDING in state and not torch.equal(state[_OUTPUT], state[_EMBEDDING]):
+            config = replace(config, tied_embeddings=False)
+        else:
+            state.setdefault(_EMBEDDING, state[_OUTPUT])
+            tensors.setdefault(_EMBEDDING, tensors[_OUTPUT])
+            del state[_OUTPUT]
+    _drop_frequencies(state, config, folder)
+    try:
+        for name, module in build_blank(config).named_modules():
+            if isinstance(module, ActivationModule):
+                module.remove_constants(state, f"{name}.")
+    except ConfigError as error:
+        raise _unfit(folder, str(error)) from None
+    return HubWeights(folder, config, state, tensors)
 
 
 def load_hub_config(folder: Path, compat: Literal["exact", "eps"] = "exact") -> DecoderConfig:
@@ -130,19 +198,6 @@ def load_hub_config(folder: Path, compat: Literal["exact", "eps"] = "exact") -> 
     if not isinstance(stored, dict):
         raise DataError(f"{where} is not a JSON object")
     return _decoder_config(stored, where, compat)
-
-
-def hub_weights_sha256(folder: Path) -> str:
-    """SHA-256 of model.safetensors; of several files, of their names and hashes.
-
-    Raises   DataError when a file cannot be read.
-    """
-    names = weight_files(folder)
-    try:
-        hashes = {name: sha256_file(folder / name) for name in names}
-    except OSError as error:
-        raise DataError(f"the weights in {folder} cannot be read: {error}") from None
-    return hashes[WEIGHTS] if names == [WEIGHTS] else sha256_value(hashes)
 
 
 def _decoder_config(
@@ -380,18 +435,14 @@ def _check_tensors(config: DecoderConfig, tensors: Mapping[str, _Stored], folder
 
 
 def _read(tensors: Mapping[str, _Stored]) -> dict[str, Tensor]:
-    state: dict[str, Tensor] = {}
-    for path in dict.fromkeys(tensor.file for tensor in tensors.values()):
-        with safe_open(path, framework="pt") as opened:
-            for own, tensor in tensors.items():
-                if tensor.file == path:
-                    whole = tensor.last is None
-                    state[own] = (
-                        opened.get_tensor(tensor.name)
-                        if whole
-                        else opened.get_slice(tensor.name)[tensor.first : tensor.last]
-                    )
-    return state
+    """The tensors as pages of their files."""
+    files = {path: map_weights(path) for path in {tensor.file for tensor in tensors.values()}}
+    return {
+        own: files[tensor.file][tensor.name][tensor.first : tensor.last]
+        if tensor.shape
+        else files[tensor.file][tensor.name]
+        for own, tensor in tensors.items()
+    }
 
 
 def _drop_frequencies(state: dict[str, Tensor], config: DecoderConfig, folder: Path) -> None:

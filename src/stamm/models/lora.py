@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,28 +18,12 @@ from stamm.activations.module.shape_parameters import shape_parameters
 from stamm.base.errors import ConfigError
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder, decoder_of, normal_values
+from stamm.models.frozen_linear import frozen_product
 from stamm.models.linear import StructuredLinear
 from stamm.models.lora_config import Lora
 from stamm.models.reward_head import REWARD_HEAD
 
 _WEIGHT, _A, _B = ".weight", ".lora_A", ".lora_B"
-
-
-class _FrozenProduct(torch.autograd.Function):
-    """x W' (+ bias) of a frozen W in 16 bits, computed in the dtype of x; W is kept for backward, not its copy."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(weight)
-        # Without a gradient torch multiplies more than two dimensions in another order.
-        return F.linear(x.flatten(0, -2), weight.to(x.dtype), bias).view(*x.shape[:-1], -1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (weight,) = ctx.saved_tensors
-        (grad,) = grads
-        product = grad.flatten(0, -2) @ weight.to(grad.dtype)
-        return product.view(*grad.shape[:-1], -1), None, None
 
 
 class LoraLinear(nn.Linear):
@@ -60,10 +43,7 @@ class LoraLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """The result, (..., M), from `x`, (..., N)."""
         low = self.scale * F.linear(F.linear(x, self.lora_A), self.lora_B)
-        if self.weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type):
-            return F.linear(x, self.weight, self.bias) + low
-        product: Tensor = _FrozenProduct.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return product + low
+        return frozen_product(x, self.weight, self.bias) + low
 
 
 def add_adapters(decoder: Decoder, lora: Lora) -> None:
@@ -168,18 +148,24 @@ def adapters(weights: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 @torch.no_grad()
-def merged_weights(weights: Mapping[str, Tensor], lora: Lora) -> dict[str, Tensor]:
-    """Weights by name with W + scale B A, summed in float64 and rounded to float32, in place of each target.
+def merged_weight(weights: Mapping[str, Tensor], name: str, lora: Lora) -> Tensor:
+    """The weight `name` with W + scale B A, summed in float64 and rounded to float32, if it has an adapter.
 
     weights   all parameters by name, unsharded; they do not change
+    """
+    matrix = name.removesuffix(_WEIGHT)
+    if matrix == name or matrix + _A not in weights:
+        return weights[name]
+    product = weights[matrix + _B].double() @ weights[matrix + _A].double()
+    return weights[name].double().add_(product.mul_(lora.scale)).float()
+
+
+def merged_weights(weights: Mapping[str, Tensor], lora: Lora) -> dict[str, Tensor]:
+    """`merged_weight` of every weight by name, without the adapters.
+
     Checked   tests/unit/models/test_lora.py
     """
-    dense = {name: tensor for name, tensor in weights.items() if not is_adapter(name)}
-    for name, (a, b) in adapters(weights).items():
-        weight = dense[name + _WEIGHT]
-        product = b.double() @ a.double()
-        dense[name + _WEIGHT] = (weight.double() + lora.scale * product).float()
-    return dense
+    return {name: merged_weight(weights, name, lora) for name in weights if not is_adapter(name)}
 
 
 def merged_decoder(config: DecoderConfig, weights: Mapping[str, Tensor], lora: Lora) -> Decoder:

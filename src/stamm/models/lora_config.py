@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stamm.base.config import validate
 
@@ -24,6 +25,8 @@ class Lora:
 
     Source    Hu et al. 2022 (arXiv 2106.09685)
     """
+
+    MAIN_FIELD: ClassVar = "rank"
 
     rank: int = 16
     alpha: float = 32.0

@@ -51,6 +51,13 @@ def map_weights(path: Path) -> dict[str, Tensor]:
     }
 
 
+def own_float32(tensor: Tensor) -> Tensor:
+    """A copy of a mapped tensor in float32, after which its pages are dropped."""
+    copied = tensor.to(torch.float32, copy=True)
+    drop_pages(tensor)
+    return copied
+
+
 def drop_pages(tensor: Tensor) -> None:
     """Drop the pages of a mapped tensor from memory; its next use reads them again.
 
@@ -60,5 +67,5 @@ def drop_pages(tensor: Tensor) -> None:
     stop = start + tensor.numel() * tensor.element_size()
     for first, pages in _FILES.items():
         if first <= start and stop <= first + len(pages):
-            place = (start - first) // mmap.PAGESIZE * mmap.PAGESIZE
-            pages.madvise(mmap.MADV_DONTNEED, place, stop - first - place)
+            offset = (start - first) // mmap.PAGESIZE * mmap.PAGESIZE
+            pages.madvise(mmap.MADV_DONTNEED, offset, stop - first - offset)

@@ -52,13 +52,13 @@ def adapter_shapes(config: DecoderConfig, lora: Lora) -> dict[str, tuple[int, ..
     Checked  tests/unit/models/test_parameter_names.py
     """
     suffixes = tuple(f".{target}.weight" for target in lora.targets)
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, (outputs, inputs) in _matrices(config).items():
         if name.endswith(suffixes):
-            place = name.removesuffix(".weight")
-            found[f"{place}.lora_A"] = (lora.rank, inputs)
-            found[f"{place}.lora_B"] = (outputs, lora.rank)
-    return found
+            module_name = name.removesuffix(".weight")
+            shapes[f"{module_name}.lora_A"] = (lora.rank, inputs)
+            shapes[f"{module_name}.lora_B"] = (outputs, lora.rank)
+    return shapes
 
 
 def trained_shapes(

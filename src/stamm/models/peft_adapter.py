@@ -21,9 +21,9 @@ from torch import Tensor
 from stamm.base.files import atomic, write_json
 from stamm.models.config import DecoderConfig
 from stamm.models.hub import xielu_constants
-from stamm.models.lora import adapters, merged_decoder
+from stamm.models.lora import adapters, merged_weight
 from stamm.models.lora_config import Lora
-from stamm.models.serialization import save_decoder
+from stamm.models.serialization import save_weights
 
 ADAPTER = "adapter"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -38,12 +38,14 @@ def save_adapted(
     """Store the merged decoder in `folder` ("model"), its adapters in the folder "adapter" beside.
 
     weights   all parameters of the decoder by name, unsharded
+
+    Memory    one merged matrix beyond `weights`
     Edge      without adapters there is no such folder: PEFT has no form for activations alone
     Checked   tests/unit/models/test_peft_adapter.py
     """
     if lora.targets:
         _save_adapter(config, weights, lora, folder.with_name(ADAPTER))
-    save_decoder(merged_decoder(config, weights, lora), folder)
+    save_weights(config, lambda name: merged_weight(weights, name, lora), folder)
 
 
 def _save_adapter(
@@ -61,8 +63,8 @@ def _save_adapter(
         # PEFT replaces the whole module, in transformers with these constants.
         constants = xielu_constants() if config.ffn.spec.name == "xielu" else {}
         for layer, (name, value) in itertools.product(range(config.num_layers), constants.items()):
-            place = f"{_PREFIX}model.layers.{layer}.mlp.{_ACTIVATION}.{name}"
-            state[place] = torch.tensor(value, dtype=torch.float32)
+            key = f"{_PREFIX}model.layers.{layer}.mlp.{_ACTIVATION}.{name}"
+            state[key] = torch.tensor(value, dtype=torch.float32)
     with atomic(folder / ADAPTER_WEIGHTS) as temporary:
         save_file(state, temporary, {"format": "pt"})
     matrices = {name.rpartition(".")[2] for name in adapters(weights)}

@@ -10,11 +10,11 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import stamm
 from stamm.activations import primitives
 from stamm.activations.codegen.kernel_lookup import kernel_text
 from stamm.activations.spec import Spec
 from stamm.activations.spec.parameters import Absolute, Between, Exp, Fixed, Parameter, Softplus
+from stamm.version import VERSION
 
 MODULE = "modeling_stamm"
 _NAMESPACES = ("primitives", "coefficients")  # modules whose functions the text contains instead
@@ -74,7 +74,7 @@ def remote_code(spec: Spec, *, hidden_act: str, base: str, architecture: str) ->
     return _TEMPLATE.format(
         title=spec.title,
         name=spec.name,
-        version=stamm.__version__,
+        version=VERSION,
         content_hash=spec.content_hash,
         base=base,
         definitions="\n\n\n".join(definitions(kernel_text(spec), ("Parameters", "value"))),
@@ -124,11 +124,11 @@ def _local(name: str) -> str:
 def definitions(kernel: str, wanted: Sequence[str]) -> Iterator[str]:
     """The definitions that `wanted` of a kernel's text need, in the order in which they are used."""
     sources = [path.read_text(encoding="utf-8") for path in sorted(_folder().glob("*.py"))]
-    found: dict[str, tuple[str, ast.stmt]] = {}
+    definition_of: dict[str, tuple[str, ast.stmt]] = {}
     for source in (*sources, kernel):
         for node in ast.parse(source).body:
             for name in _defined(node):
-                found[name] = (ast.get_source_segment(source, node) or "", node)
+                definition_of[name] = (ast.get_source_segment(source, node) or "", node)
     ordered: dict[str, str] = {}
     visiting: set[str] = set()
 
@@ -136,9 +136,9 @@ def definitions(kernel: str, wanted: Sequence[str]) -> Iterator[str]:
         if name in visiting:
             return
         visiting.add(name)
-        text, node = found[name]
+        text, node = definition_of[name]
         for used in _used(node):
-            if used in found:
+            if used in definition_of:
                 visit(used)
         for namespace in _NAMESPACES:
             text = text.replace(f"{namespace}.", "")

@@ -51,11 +51,11 @@ class RewardHead(nn.Module):
         Edge        an answer without a stop token here has reward 0 and no gradient: where tokens are
                     divided over processes, add the rewards up
         """
-        (places,) = torch.nonzero(answer_N >= 0, as_tuple=True)
+        (stops,) = torch.nonzero(answer_N >= 0, as_tuple=True)
         # Products and their sum in float64: no cast to 16 bits by autocast, no order of a kernel.
-        found = (hidden_ND[places].double() * self.weight.double()).sum(dim=-1)
+        stop_rewards = (hidden_ND[stops].double() * self.weight.double()).sum(dim=-1)
         rewards = torch.zeros(answers, dtype=torch.float64, device=hidden_ND.device)
-        return rewards.index_add(0, answer_N[places], found)
+        return rewards.index_add(0, answer_N[stops], stop_rewards)
 
 
 def save_head(weight_D: Tensor, model: Path, weights_sha256: str) -> None:

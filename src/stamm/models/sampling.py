@@ -1,10 +1,12 @@
-"""Sample completions in batches, with a key-value cache and a fixed number of slots.
+"""The decoding loop: completions in batches, sampled or greedy, with a KV cache and a number of slots.
+
+`sample`, greedy decoding (`models.generate`), chats (`models.streaming`) and the audit's grid run it.
 
 A slot that ends (stop token, length) is given the next request at the next step, so that short
 completions do not wait for long ones. Prompts are computed ahead, several in a forward pass; equal
 neighbours once.
 
-The random number of a token depends on the seed, the request's key and the token's place alone, not
+The random number of a token depends on the seed, the request's key and the token's position alone, not
 on the slot or on other requests. Logits are not equal to the bit for every batch: matrix products
 and softmax sum in an order that depends on the number of rows and on the longest sequence. A
 completion can therefore differ between batches where a random number falls within rounding of the
@@ -12,7 +14,7 @@ border between two tokens (in float32 about one token in a million). The same re
 settings and number of threads give the same bits on one machine, while its measurement in
 `decode_layer` is kept.
 
-Letters: B slots, P prompts, V vocabulary, T places of new tokens.
+Letters: B slots, P prompts, V vocabulary, T positions of new tokens.
 Checked  tests/unit/models/test_sampling.py
 """
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,20 +57,26 @@ class Sampled:
     stopped: bool
 
 
+@dataclass(frozen=True)
+class Start:
+    """A computed prompt that a completion continues.
+
+    request   position of the request
+    key       number of the request for its random numbers
+    prompt    position of the prompt in `states`
+    """
+
+    request: int
+    key: int
+    states: PromptStates
+    prompt: int
+
+
 @dataclass
 class _Slot:
     request: int
     longest: int
     tokens: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """A request whose prompt has been computed."""
-
-    request: int
-    states: PromptStates
-    prompt: int
 
 
 def sample(
@@ -78,7 +86,7 @@ def sample(
     stop_ids: frozenset[int],
     keys: Sequence[int] | None = None,
 ) -> Iterator[Sampled]:
-    """A completion for each prompt, in the order in which they end.
+    """A completion for each prompt, in the order in which they end; at temperature 0 the greedy one.
 
     prompts    token ids, <s> included; equal neighbours are computed once
     stop_ids   tokens that end a completion
@@ -90,93 +98,129 @@ def sample(
     Edge       a completion also ends where prompt and completion reach max_context
     Raises     ConfigError for an empty prompt and for one that leaves no room for a token
     """
+    for index, prompt in enumerate(prompts):
+        check_prompt(decoder, prompt, f"prompt {index}")
     numbers = range(len(prompts)) if keys is None else keys
-    for place, prompt in enumerate(prompts):
-        if not 0 < len(prompt) < decoder.config.max_context:
-            raise ConfigError(
-                f"prompt {place} has {len(prompt)} tokens, and the model's max_context is "
-                f"{decoder.config.max_context}",
-                fix="Leave out prompts that are empty or fill the context",
-            )
     if prompts:
-        yield from _Sampler(decoder, prompts, config, stop_ids, numbers).run()
+        decoder = decoder.merged()
+        starts = _computed(decoder, prompts, numbers, config.slots)
+        yield from sample_from(decoder, starts, len(prompts), config, stop_ids)
 
 
-class _Sampler:
+def sample_from(
+    decoder: Decoder,
+    starts: Iterable[Start],
+    count: int,
+    config: SamplingConfig,
+    stop_ids: frozenset[int],
+) -> Iterator[Sampled]:
+    """`sample` after `count` computed prompts; the decoder has no structured matrices (`merged`)."""
+    step = DecodeStep(decoder, min(config.slots, count))
+    for _, ended in Decoding(decoder, step, iter(starts), count, config, stop_ids).steps():
+        yield from ended
+
+
+def check_prompt(decoder: Decoder, prompt: Sequence[int], name: str) -> None:
+    """Raise ConfigError for a prompt that is empty or leaves no room for a token in the context."""
+    if not 0 < len(prompt) < decoder.config.max_context:
+        raise ConfigError(
+            f"{name} has {len(prompt)} tokens, and the model's max_context is "
+            f"{decoder.config.max_context}",
+            fix="Leave out prompts that are empty or fill the context",
+        )
+
+
+def _computed(
+    decoder: Decoder, prompts: Sequence[Sequence[int]], keys: Sequence[int], most: int
+) -> Iterator[Start]:
+    """The starts of prompts, up to `most` of which are computed in one pass when the first is needed."""
+    waiting = deque(
+        (prompt, list(requests))
+        for prompt, requests in itertools.groupby(
+            range(len(prompts)), key=lambda request: tuple(prompts[request])
+        )
+    )
+    while waiting:
+        groups = [waiting.popleft()]
+        longest = len(groups[0][0])
+        while waiting and len(groups) < most:
+            longest = max(longest, len(waiting[0][0]))
+            if longest * (len(groups) + 1) > _PROMPT_TOKENS:
+                break
+            groups.append(waiting.popleft())
+        states = run_prompts(decoder, [prompt for prompt, _ in groups])
+        ready = deque(
+            Start(request, keys[request], states, index)
+            for index, (_, requests) in enumerate(groups)
+            for request in requests
+        )
+        del states  # in memory until the last of these begins
+        while ready:
+            yield ready.popleft()
+
+
+class Decoding:
+    """The decoding loop: each step adds a token to every sequence.
+
+    decoder   without structured matrices (`merged`)
+    step      of the decoder; its rows are the slots, and sequences in them are given up
+    starts    of `count` requests; none is empty or fills the context
+    """
+
     def __init__(
         self,
         decoder: Decoder,
-        prompts: Sequence[Sequence[int]],
+        step: DecodeStep,
+        starts: Iterator[Start],
+        count: int,
         config: SamplingConfig,
         stop_ids: frozenset[int],
-        keys: Sequence[int],
     ) -> None:
-        self._decoder = decoder.merged()
-        self._prompts, self._config, self._stop, self._keys = prompts, config, stop_ids, keys
-        self._waiting = deque(
-            (prompt, list(requests))
-            for prompt, requests in itertools.groupby(
-                range(len(prompts)), key=lambda request: tuple(prompts[request])
-            )
-        )
-        self._ready: deque[_Ready] = deque()
-        rows = min(config.slots, len(prompts))
+        self._starts, self._waiting = starts, count
+        self._config, self._stop, self._step = config, stop_ids, step
+        self._max_context = decoder.config.max_context
+        rows = len(step.lengths)
+        for row in range(rows):
+            step.free(row)
         self._slots: list[_Slot | None] = [None] * rows
-        self._step = DecodeStep(self._decoder, rows)
-        like = self._decoder.lm_head.weight
-        self._logits_BV = like.new_zeros(rows, self._decoder.config.vocab_size)
+        like = decoder.lm_head.weight
+        self._logits_BV = like.new_zeros(rows, decoder.config.vocab_size)
         self._place_B = torch.zeros(rows, dtype=torch.int64, device=like.device)
         self._uniform_BT = torch.zeros(
             rows, config.max_new_tokens, dtype=torch.float64, device=like.device
         )
         self._log_prob_B2 = torch.zeros(rows, 2, dtype=torch.float64, device=like.device)
 
-    def run(self) -> Iterator[Sampled]:
-        """All completions."""
+    def steps(self) -> Iterator[tuple[list[int], list[Sampled]]]:
+        """After each step: the new token of each slot, and the completions that end with it."""
         while self._fill():
             with torch.no_grad():
                 token_B, log_prob_B2 = self._draw()
             self._log_prob_B2 += log_prob_B2
             self._place_B += 1
-            yield from self._append(token_B.tolist())
+            tokens = token_B.tolist()
+            yield tokens, self._append(tokens)
             if any(self._slots):
                 self._logits_BV = self._step(self._shrink(token_B))
 
     def _fill(self) -> bool:
         """Give free slots the next requests; whether any slot is in use."""
         for row, slot in enumerate(self._slots):
-            if slot is None and (ready := self._next()) is not None:
-                self._begin(row, ready)
+            if slot is None and self._waiting:
+                self._waiting -= 1
+                self._begin(row, next(self._starts))
         return any(self._slots)
 
-    def _next(self) -> _Ready | None:
-        """The next request; computes prompts when none is ready."""
-        if not self._ready and self._waiting:
-            groups = [self._waiting.popleft()]
-            longest = len(groups[0][0])
-            while self._waiting and len(groups) < self._config.slots:
-                longest = max(longest, len(self._waiting[0][0]))
-                if longest * (len(groups) + 1) > _PROMPT_TOKENS:
-                    break
-                groups.append(self._waiting.popleft())
-            states = run_prompts(self._decoder, [prompt for prompt, _ in groups])
-            self._ready.extend(
-                _Ready(request, states, place)
-                for place, (_, requests) in enumerate(groups)
-                for request in requests
-            )
-        return self._ready.popleft() if self._ready else None
-
-    def _begin(self, row: int, ready: _Ready) -> None:
-        room = self._decoder.config.max_context - len(self._prompts[ready.request])
+    def _begin(self, row: int, start: Start) -> None:
+        room = self._max_context - start.states.lengths[start.prompt]
         longest = min(self._config.max_new_tokens, room)
-        self._slots[row] = _Slot(ready.request, longest)
-        self._step.fill(row, ready.states, ready.prompt)
-        self._logits_BV[row] = ready.states.logits_PV[ready.prompt]
+        self._slots[row] = _Slot(start.request, longest)
+        self._step.fill(row, start.states, start.prompt)
+        self._logits_BV[row] = start.states.logits_PV[start.prompt]
         self._place_B[row] = 0
         self._log_prob_B2[row] = 0.0
         if self._config.temperature > 0:
-            uniform = uniforms(self._config.seed, self._keys[ready.request], longest)
+            uniform = uniforms(self._config.seed, start.key, longest)
             self._uniform_BT[row, :longest] = torch.from_numpy(uniform)
 
     def _draw(self) -> tuple[Tensor, Tensor]:
@@ -194,8 +238,9 @@ class _Sampler:
         log_prob_B = drawn_B if whole else _log_prob(logits_BV, token_B)
         return token_B, torch.stack((log_prob_B, drawn_B), dim=1)
 
-    def _append(self, tokens: Sequence[int]) -> Iterator[Sampled]:
+    def _append(self, tokens: Sequence[int]) -> list[Sampled]:
         """Add a token to each slot; the completions that end there, whose slots become free."""
+        ended = []
         for row, (slot, token) in enumerate(zip(self._slots, tokens, strict=True)):
             if slot is None:
                 continue
@@ -206,12 +251,13 @@ class _Sampler:
                 self._step.free(row)
                 self._place_B[row] = 0
                 log_prob, drawn = self._log_prob_B2[row].tolist()
-                yield Sampled(slot.request, slot.tokens, log_prob, drawn, stopped)
+                ended.append(Sampled(slot.request, slot.tokens, log_prob, drawn, stopped))
+        return ended
 
     def _shrink(self, token_B: Tensor) -> Tensor:
         """Drop free slots when no request waits and at most half are in use; the others' tokens."""
         used = [row for row, slot in enumerate(self._slots) if slot is not None]
-        if self._ready or self._waiting or not used or 2 * len(used) > len(self._slots):
+        if self._waiting or not used or 2 * len(used) > len(self._slots):
             return token_B
         kept = torch.tensor(used, device=token_B.device)
         self._slots = [self._slots[row] for row in used]

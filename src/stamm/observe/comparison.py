@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stamm.reports.intervals import interval
-from stamm.runs.schemas.evaluation import MeanInterval
-from stamm.runs.schemas.observation import (
+from stamm.observe.records import (
     MEASURES,
     LayerObservation,
     MeasureByDepth,
     ObservedArm,
     ObserveFile,
 )
+from stamm.statistics.estimates import MeanInterval
+from stamm.statistics.intervals import interval
 
 
 def by_depth(name: str, observed: Mapping[int, ObserveFile], confidence: float) -> ObservedArm:
@@ -30,14 +30,16 @@ def by_depth(name: str, observed: Mapping[int, ObserveFile], confidence: float) 
     files = [observed[seed].layers for seed in sorted(observed)]
     measures = [
         _measure(
-            measure, [[getattr(one, measure) for one in layers] for layers in files], confidence
+            measure, [[getattr(layer, measure) for layer in layers] for layers in files], confidence
         )
         for measure in MEASURES
     ]
-    learned = sorted({name for layers in files for one in layers for name in one.parameters})
+    learned = sorted({name for layers in files for layer in layers for name in layer.parameters})
     measures += [
-        _measure(each, [[_mean_of(one, each) for one in layers] for layers in files], confidence)
-        for each in learned
+        _measure(
+            name, [[_mean_of(layer, name) for layer in layers] for layers in files], confidence
+        )
+        for name in learned
     ]
     return ObservedArm(
         name=name,
@@ -53,25 +55,25 @@ def comparison_record(
     confidence: float,
 ) -> dict[str, Any]:
     """The content of observe_comparison.json; `arms` without an observation are left out."""
-    found = {name: observed for name, observed in arms.items() if observed}
-    first = next(file for observed in found.values() for file in observed.values())
+    by_arm = {name: observed for name, observed in arms.items() if observed}
+    first = next(file for observed in by_arm.values() for file in observed.values())
     return {
         "confidence": confidence,
         "text": first.text,
         "tokens": first.tokens,
         "identities": {
             f"{name}/{seed}": file.identity
-            for name, each in found.items()
-            for seed, file in each.items()
+            for name, by_seed in by_arm.items()
+            for seed, file in by_seed.items()
         },
         "diverged": list(diverged),
-        "arms": [asdict(by_depth(name, each, confidence)) for name, each in found.items()],
+        "arms": [asdict(by_depth(name, by_seed, confidence)) for name, by_seed in by_arm.items()],
     }
 
 
 def _mean_of(layer: LayerObservation, name: str) -> float | None:
-    found = layer.parameters.get(name)
-    return None if found is None else found.mean
+    learned = layer.parameters.get(name)
+    return None if learned is None else learned.mean
 
 
 def _measure(name: str, seeds: Sequence[list[float | None]], confidence: float) -> MeasureByDepth:
@@ -96,5 +98,5 @@ def _interval(values: Sequence[float | None], confidence: float) -> MeanInterval
     given = [value for value in values if value is not None]
     if len(given) < len(values):
         return None
-    found = interval(given, confidence)
-    return MeanInterval(mean=found.mean, low=found.low, high=found.high)
+    mean_interval = interval(given, confidence)
+    return MeanInterval(mean=mean_interval.mean, low=mean_interval.low, high=mean_interval.high)

@@ -13,7 +13,8 @@ class ObserveConfig:
     """Text that the layers of a model are observed on.
 
     text           file of texts: JSONL with "text" (plain, .gz or .zst), or .txt, one text; None: the
-                   held-out split of the run's packed corpus. Its results have a file of their own
+                   held-out split of the run's packed corpus. Its results are written to a separate
+                   file
     tokens         tokens observed at most: the first context of each document, then the second ones, and
                    so on; held-out documents in the order of the hash of their identifier, texts of a
                    file in its order. None: all of them

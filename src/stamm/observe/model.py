@@ -16,17 +16,17 @@ from torch import Tensor, nn
 
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import sha256_file
+from stamm.base.files import has_ending, sha256_file
 from stamm.base.json_text import parse_json
+from stamm.corpus.documents import whole_text
 from stamm.corpus.packed_dataset import MANIFEST, PackedSplit
-from stamm.corpus.records import whole_text
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.models.config import SavePost
 from stamm.models.decoder import Decoder
-from stamm.models.generate import length_batches
+from stamm.models.padding import length_batches, padded
 from stamm.observe.config import ObserveConfig
+from stamm.observe.records import LayerObservation
 from stamm.observe.statistics import LayerStatistics
-from stamm.runs.schemas.observation import LayerObservation
 
 _LINE_BYTES = 16 * 2**20
 _EXPANSION = 1000
@@ -157,7 +157,7 @@ def _contexts(
 
 
 def _texts(path: Path) -> Iterator[str]:
-    if path.suffix == ".txt":
+    if has_ending(path.name, (".txt", ".md")):
         try:
             yield path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
@@ -200,7 +200,7 @@ def observe_layers(
     progress.begin("layers", text.tokens, "tokens")
     done = 0
     try:
-        lengths = [len(sequence) for sequence in text.sequences]
+        lengths = [len(sequence) - 1 for sequence in text.sequences]
         for rows in length_batches(lengths, config.batch_tokens):
             batch = [text.sequences[row] for row in rows]
             recorder.add(batch)
@@ -225,7 +225,7 @@ class _Recorder:
         for index, layer in enumerate(decoder.model.layers):
             block: Any = layer.mlp
             # The other memory policies call the activation twice, or never.
-            block.keep = SavePost()
+            block.memory = SavePost()
             width = decoder.config.ffn_of(index).width
             statistics = LayerStatistics(index, block.act_fn, width)
             self.layers.append(statistics)
@@ -236,12 +236,8 @@ class _Recorder:
 
     def add(self, sequences: Sequence[Sequence[int]]) -> None:
         """A forward and a backward pass; rows are padded on the right, which causal attention ignores."""
-        width = max(len(sequence) for sequence in sequences)
-        tokens_BT = torch.zeros(len(sequences), width, dtype=torch.int64)
-        for row, sequence in enumerate(sequences):
-            tokens_BT[row, : len(sequence)] = torch.tensor(list(sequence))
-        lengths = torch.tensor([len(sequence) - 1 for sequence in sequences])
-        self._real_BT = torch.arange(width - 1) < lengths[:, None]
+        tokens_BT, own_BT = padded(sequences)
+        self._real_BT = own_BT[:, 1:]
         with torch.enable_grad():
             loss = self._decoder.losses(
                 tokens_BT[:, :-1], tokens_BT[:, 1:], self._real_BT.float(), kept=1.0

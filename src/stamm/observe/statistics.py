@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.module import Activation, GatedActivation
-from stamm.runs.schemas.observation import LayerObservation, LearnedParameter
+from stamm.observe.records import LayerObservation, LearnedParameter
 
 RANK_UNITS = 1024
 RANK_TOKENS = 4
@@ -142,14 +142,17 @@ class LayerStatistics:
 
     def _learned(self) -> dict[str, LearnedParameter]:
         names = {parameter.name for parameter in self._module.spec.trainable}
-        found = {}
+        learned = {}
         for name, value in self._module.values(raw=False).items():
             if name in names:
-                each = value if isinstance(value, list) else [value]
-                found[name] = LearnedParameter(
-                    mean=sum(each) / len(each), low=min(each), high=max(each), count=len(each)
+                values = value if isinstance(value, list) else [value]
+                learned[name] = LearnedParameter(
+                    mean=sum(values) / len(values),
+                    low=min(values),
+                    high=max(values),
+                    count=len(values),
                 )
-        return found
+        return learned
 
     def _blocks(self, values_NC: Tensor) -> list[Tensor]:
         rows = max(_BLOCK // self.units, 1)

@@ -31,10 +31,10 @@ class AdEMAMixOptimizer(Optimizer):
 
     total_steps    length of the run; warm-ups given as None last that long
     form           "fused" or "foreach", whichever is in use
-    why            where "auto" came to foreach, why; else empty
+    why            the reason why "auto" chose foreach; else empty
     Dtypes         float32: parameters, moments and every rounding
-    Edge           a parameter without a gradient waits, and its group's steps count all the same:
-                   warm-ups are the run's
+    Edge           a parameter without a gradient is not updated, and the steps of its group are
+                   counted all the same: warm-ups are those of the run
     Raises         ConfigError for parameters of other than 32 bits; for implementation="fused"
                    where it cannot be built, with the reason
     Checked        tests/unit/optim/test_ademamix.py (500 steps against a float64 oracle)
@@ -91,12 +91,12 @@ def _batches(tensors: list[tuple[Tensor, ...]]) -> Iterator[list[tuple[Tensor, .
     """Consecutive tensors in batches, large enough to launch and small enough in temporary memory."""
     batch: list[tuple[Tensor, ...]] = []
     numbers = 0
-    for each in tensors:
-        if batch and numbers + each[0].numel() > _AT_ONCE:
+    for parameter_tensors in tensors:
+        if batch and numbers + parameter_tensors[0].numel() > _AT_ONCE:
             yield batch
             batch, numbers = [], 0
-        batch.append(each)
-        numbers += each[0].numel()
+        batch.append(parameter_tensors)
+        numbers += parameter_tensors[0].numel()
     if batch:
         yield batch
 

@@ -106,6 +106,6 @@ def _root(tensor: Tensor) -> Tensor:
 
     On CPUs torch takes MKL's root of float32, which is the neighbour of the nearest for one number
     in 150 (2.13, AVX-512). The root of a float32 is never within 2^-50 of the middle of two, and
-    float64's is off by 2^-52 at most, so through it the rounding comes out right.
+    float64's is off by 2^-52 at most, so rounding it is correct.
     """
     return tensor.double().sqrt_().float()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from stamm.base.config import validate
-from stamm.base.user_code import NAMES_CODE, is_reference
+from stamm.base.user_code import NAMES_CODE, is_reference, keyword_options, options_checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,13 +222,10 @@ class CustomOptimizer:
 
     def __post_init__(self) -> None:
         kept = self.state_per_parameter
-        named = [option.partition("=") for option in self.options]
-        plain = all(name.isidentifier() and equals for name, equals, _ in named)
         validate(
             self,
             ("reference", is_reference(self.reference), "is not of the form mine.py:MyOptimizer"),
-            ("options", plain, 'must be of the form "name=value"'),
-            ("options", len({name for name, *_ in named}) == len(named), "has a name twice"),
+            *options_checks(self.options),
             ("weight_decay", 0 <= self.weight_decay < math.inf, _NOT_NEGATIVE),
             ("shape_lr_factor", 0 <= self.shape_lr_factor < math.inf, _NOT_NEGATIVE),
             ("state_per_parameter", kept is None or 0 <= kept < math.inf, _NOT_NEGATIVE),
@@ -237,9 +233,7 @@ class CustomOptimizer:
 
     def keywords(self) -> dict[str, Any]:
         """The options as keyword arguments."""
-        return {
-            name: _literal(value) for name, _, value in (o.partition("=") for o in self.options)
-        }
+        return keyword_options(self.options)
 
 
 OptimizerConfig = AdamW | AdEMAMix | Muon | CustomOptimizer
@@ -259,13 +253,6 @@ def _shared_checks(config: AdamW | AdEMAMix | Muon) -> list[tuple[str, bool, str
         ("weight_decay", 0 <= config.weight_decay < math.inf, _NOT_NEGATIVE),
         ("shape_lr_factor", 0 <= config.shape_lr_factor < math.inf, _NOT_NEGATIVE),
     ]
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def _compiles(pattern: str) -> bool:

@@ -38,13 +38,13 @@ def load_optimizer(config: CustomOptimizer) -> OptimizerFactory:
 
     Raises   ConfigError when it cannot be loaded or called
     """
-    found: Any = load_reference(config.reference, None, "an optimizer")
-    if not isinstance(found, OptimizerFactory):
+    factory: Any = load_reference(config.reference, None, "an optimizer")
+    if not isinstance(factory, OptimizerFactory):
         raise ConfigError(
             f"optimizer.reference = {config.reference!r} is not a class or a function",
             fix="Name a subclass of torch.optim.Optimizer",
         )
-    return found
+    return factory
 
 
 def optimizer_file(config: CustomOptimizer) -> Path:

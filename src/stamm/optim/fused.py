@@ -113,7 +113,7 @@ def graph() -> Graph:
     made = Graph(dtype=torch.float32, inputs=_READ)
     read = [made.add(Node("input", number=k)) for k in range(_READ)]
     numbers = [made.add(Node("parameter", number=k)) for k in range(len(Numbers._fields))]
-    made.outputs = tuple(each.place for each in formula(read, numbers))
+    made.outputs = tuple(output.place for output in formula(read, numbers))
     return made
 
 

@@ -97,7 +97,7 @@ class MuonWithAdamW(Optimizer):
 
 
 def orthogonalised(matrix: Tensor, config: Muon) -> Tensor:
-    """-r(A, B) U V^T of a whole matrix U S V^T of A x B, about: what learning rate 1 adds to it.
+    """-r(A, B) U V^T of a whole matrix U S V^T of A x B, about: the update of learning rate 1.
 
     The singular values of the result lie around 1, between 0.7 and 1.2 for most, times r.
     """

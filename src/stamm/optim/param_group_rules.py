@@ -64,22 +64,22 @@ def grouped(
     """
     if learned is None:
         learned = {name for name in shapes if ".act_fn." in name}
-    found: dict[_Key, dict[str, int]] = {}
+    groups: dict[_Key, dict[str, int]] = {}
     for name, shape in shapes.items():
         kind = _kind(name, shape, name in learned)
-        place = _deciding(config.groups, name)
+        rule_index = _deciding(config.groups, name)
         key = _Key(
-            place=_KINDS.index(kind) if place is None else len(_KINDS) + place,
+            place=_KINDS.index(kind) if rule_index is None else len(_KINDS) + rule_index,
             label=kind,
             method=_method(config, name, shape, kind),
             lr_factor=config.shape_lr_factor if kind == "shapes" else 1.0,
             weight_decay=config.weight_decay if kind == "matrices" else 0.0,
         )
-        if place is not None:
-            key = _ruled(key, config.groups[place])
-        found.setdefault(key, {})[name] = math.prod(shape)
-    _check_rules_match(config.groups, {key.place - len(_KINDS) for key in found}, shapes)
-    if isinstance(config, Muon) and not any(key.method == "muon" for key in found):
+        if rule_index is not None:
+            key = _ruled(key, config.groups[rule_index])
+        groups.setdefault(key, {})[name] = math.prod(shape)
+    _check_rules_match(config.groups, {key.place - len(_KINDS) for key in groups}, shapes)
+    if isinstance(config, Muon) and not any(key.method == "muon" for key in groups):
         raise ConfigError("optimizer=Muon finds no matrix in a layer", fix="Use AdamW")
     return [
         Group(
@@ -87,10 +87,10 @@ def grouped(
             method=key.method,
             lr_factor=key.lr_factor,
             weight_decay=key.weight_decay,
-            sizes=found[key],
+            sizes=groups[key],
             state_per_parameter=_state(config, key.method),
         )
-        for key in sorted(found, key=lambda key: (key.place, key.method, -key.weight_decay))
+        for key in sorted(groups, key=lambda key: (key.place, key.method, -key.weight_decay))
     ]
 
 
@@ -154,13 +154,13 @@ def _matches(pattern: str, name: str) -> bool:
 def _check_rules_match(
     rules: tuple[GroupRule, ...], used: Collection[int], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    for place, rule in enumerate(rules):
-        if place in used:
+    for index, rule in enumerate(rules):
+        if index in used:
             continue
         matched = any(_matches(rule.pattern, name) for name in shapes)
         said = "only parameters of earlier rules" if matched else "no parameter"
         names = ", ".join(list(shapes)[:3])
         raise ConfigError(
-            f"optimizer.groups.{place}.pattern = {rule.pattern!r} matches {said}",
+            f"optimizer.groups.{index}.pattern = {rule.pattern!r} matches {said}",
             fix="Put it before them" if matched else f"Names look like {names}",
         )

@@ -107,8 +107,6 @@ class ConstantRate:
     warmup_from        learning rate at its start, as a fraction of the peak rate
     """
 
-    FORMER_NAME: ClassVar = "Constant"
-
     peak: float = 1e-3
     warmup_sequences: int = 0
     warmup_from: float = 0.0
@@ -178,6 +176,8 @@ def _rate_checks(config: Schedule) -> list[tuple[str, bool, str]]:
 @dataclass(frozen=True, kw_only=True)
 class BatchStage:
     """From sequence `start` on, `size` sequences make a step."""
+
+    MAIN_FIELD: ClassVar = "size"
 
     start: int = 0
     size: int = 16

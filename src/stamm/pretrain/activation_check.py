@@ -6,15 +6,15 @@ Leaves   spec.json (for `stamm show`, `check` and `derive`), accuracy.json (larg
 
 from __future__ import annotations
 
-from stamm.activations.catalog.load import STORED
+from stamm.activations.catalog.registry import STORED
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance.acceptance import accepted, accuracy_texts, check_formulas
 from stamm.base.config import to_plain
 from stamm.base.files import write_json
 from stamm.base.schema import write_record
 from stamm.pretrain.activation_check_config import ActivationCheckConfig
+from stamm.pretrain.records import AccuracyFile
 from stamm.runs.job import Workspace
-from stamm.runs.schemas.training import AccuracyFile
 
 ACCURACY = "accuracy.json"
 

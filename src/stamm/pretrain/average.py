@@ -47,14 +47,14 @@ def run(config: WeightAverage, workspace: Workspace) -> None:
     weights = dict(decoder.named_parameters())
     sums = {name: tensor.detach().double() for name, tensor in weights.items()}
     for count, step in enumerate(steps, start=1):
-        found = _weights(places / f"step-{step:08d}")
+        step_weights = _weights(places / f"step-{step:08d}")
         for name, total in sums.items():
-            if name not in found or found[name].shape != total.shape:
+            if name not in step_weights or step_weights[name].shape != total.shape:
                 raise DataError(
                     f"the checkpoint of step {step} in {places} has not all of {name}",
                     fix="Weights of a run of several processes cannot be averaged",
                 )
-            total += found[name]
+            total += step_weights[name]
         workspace.progress.advance(count)
     with torch.no_grad():
         for name, total in sums.items():
@@ -65,7 +65,7 @@ def run(config: WeightAverage, workspace: Workspace) -> None:
 
 def _weights(checkpoint: Path) -> dict[str, Tensor]:
     recorded = read_json(checkpoint / STATE)["sha256"]
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for path in sorted(checkpoint.glob("*.safetensors")):
         try:
             if sha256_file(path) != recorded.get(path.name):
@@ -73,9 +73,9 @@ def _weights(checkpoint: Path) -> dict[str, Tensor]:
             stored = load_file(path)
         except (OSError, SafetensorError) as error:
             raise DataError(f"{path} cannot be read: {error}") from None
-        found |= {
+        weights |= {
             key.removeprefix(_PREFIX): tensor
             for key, tensor in stored.items()
             if key.startswith(_PREFIX)
         }
-    return found
+    return weights

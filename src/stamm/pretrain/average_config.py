@@ -9,7 +9,7 @@ from stamm.base.config import validate
 
 @dataclass(frozen=True, kw_only=True)
 class WeightAverage:
-    """The mean of the final weights and of the checkpoints before them, as what is evaluated.
+    """Evaluation of the mean of the final weights and of the checkpoints before them.
 
     last    weights that are averaged, the final ones included
     every   steps between the checkpoints

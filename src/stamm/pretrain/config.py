@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
@@ -31,8 +31,6 @@ class MegatronFiles:
     tokenizer   the tokenizer.json that the files were tokenized with, or its folder
     end_token   the token that ends each document; None: none, or unknown
     """
-
-    FORMER_NAME: ClassVar = "ForeignFiles"
 
     prefixes: tuple[str, ...]
     tokenizer: str
@@ -64,8 +62,6 @@ class InitialWeights:
                  optimizer state, as at each longer context of the released Apertus runs (by their
                  scripts; their report states that it was kept, arXiv 2509.14233)
     """
-
-    FORMER_NAME: ClassVar = "Begin"
 
     checkpoint: str
     moments: Literal["keep", "restart"] = "keep"
@@ -132,7 +128,6 @@ class TrainingConfig:
     record_shapes_every: int = 10
     engine: EngineConfig = field(default_factory=EngineConfig)
     trackers: tuple[TensorBoard | Trackio | WandB, ...] = ()
-    FORMER_KEYS: ClassVar = {"mirrors": "trackers"}
 
     def __post_init__(self) -> None:
         starts = [stage.start for stage in self.batch]
@@ -250,8 +245,8 @@ class PretrainConfig(DecoderTrainingConfig):
     masks          loss mask between documents: "stamm" masks the first token of each; "released"
                    what is predicted from an end token, as the code of Apertus does; "report" the
                    end token, as in its report
-    z_loss         weight of the mean of log(Z)^2, which keeps logits from drifting; a separate
-                   metric beside the loss
+    z_loss         weight of the mean of log(Z)^2, which keeps logits from drifting; recorded as a
+                   separate metric
     objective      "next-token", or a subclass of it, "mine.py:MyObjective"
                    (docs/extending/objective.md)
     pack           folder of the packed corpus; empty where a recipe packs one itself

@@ -121,7 +121,7 @@ def _verified(
         check = BackgroundCheck(partial(stream.examine, files), world, passed)
         return stream.proof({}), check
     mine = stream.examine(files)
-    seen = {n: found for part in world.all_gather_object(mine) for n, found in part.items()}
+    seen = {n: examined for part in world.all_gather_object(mine) for n, examined in part.items()}
     return stream.proof(seen), None
 
 

@@ -133,8 +133,8 @@ def chosen_kernels(
         use_eager(eager, eager=False)
 
 
-def _faster(found: Measurement) -> Implementation:
-    return "torch" if found.chosen == "torch" else "stamm"
+def _faster(measurement: Measurement) -> Implementation:
+    return "torch" if measurement.chosen == "torch" else "stamm"
 
 
 def _attention(heads: int, length: int, width: int) -> Measurement:
@@ -144,9 +144,9 @@ def _attention(heads: int, length: int, width: int) -> Measurement:
     q, k, v, d_o = (torch.randn(1, heads, length, width, generator=random) for _ in range(4))
     for x in (q, k, v):
         x.requires_grad_()
-    place = torch.arange(length)
-    document = (place * _DOCUMENTS // length)[None]
-    mask = document_mask(document, document, place, place, torch.float32)
+    position = torch.arange(length)
+    document = (position * _DOCUMENTS // length)[None]
+    mask = document_mask(document, document, position, position, torch.float32)
 
     def step(attend: Callable[[], Tensor]) -> None:
         torch.autograd.grad(attend(), (q, k, v), d_o)

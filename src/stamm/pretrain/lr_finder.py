@@ -21,9 +21,9 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
 from stamm.base.schema import write_record
 from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.records import ChosenRate
 from stamm.runs.job import Workspace
 from stamm.runs.metrics import read_metrics
-from stamm.runs.schemas.training import ChosenRate
 
 SCHEMA = 1
 REFINED, CHOSEN = "refined.json", "chosen.json"
@@ -142,16 +142,16 @@ def next_rates(trials: list[ShortRun]) -> tuple[float, float]:
     best = _best(ordered)
     if best == 0:
         ratio = rates[1] / rates[0]
-        found = (rates[0] / ratio, rates[0] / ratio**2)
+        rates_to_try = (rates[0] / ratio, rates[0] / ratio**2)
     elif best == len(rates) - 1:
         ratio = rates[-1] / rates[-2]
-        found = (rates[-1] * ratio, rates[-1] * ratio**2)
+        rates_to_try = (rates[-1] * ratio, rates[-1] * ratio**2)
     else:
-        found = (
+        rates_to_try = (
             math.sqrt(rates[best - 1] * rates[best]),
             math.sqrt(rates[best] * rates[best + 1]),
         )
-    return float(f"{found[0]:.4g}"), float(f"{found[1]:.4g}")
+    return float(f"{rates_to_try[0]:.4g}"), float(f"{rates_to_try[1]:.4g}")
 
 
 def tail_loss(folder: Path, tail: float) -> float:
@@ -178,7 +178,7 @@ def _best(trials: list[ShortRun]) -> int:
 
 def _trials(config: ChoiceConfig, workspace: Workspace) -> list[ShortRun]:
     folders = [workspace.inputs[f"trial.{number}"] for number in range(config.trials)]
-    return [ShortRun(rate=_rate(one), loss=tail_loss(one, config.tail)) for one in folders]
+    return [ShortRun(rate=_rate(folder), loss=tail_loss(folder, config.tail)) for folder in folders]
 
 
 def _rate(folder: Path) -> float:
@@ -187,7 +187,7 @@ def _rate(folder: Path) -> float:
 
 def _lengths(config: ChoiceConfig, workspace: Workspace) -> dict[str, Any]:
     """{"final": {"sequences": ..}, "short": ..} of the arm; {} where lengths were not measured."""
-    if "pace" not in workspace.inputs:
+    if "step_timing" not in workspace.inputs:
         return {}
-    runs = read_json(workspace.inputs["pace"])["runs"]
+    runs = read_json(workspace.inputs["step_timing"])["runs"]
     return {kind: runs[f"{config.arm}.{kind}"] for kind in (FINAL, SHORT)}

@@ -26,7 +26,7 @@ class NextToken(SequenceObjective[TokenBatch]):
         batch             this process's sequences, whole, on its device
         num_loss_tokens   tokens of the whole step that have a loss: divide sums by it
         """
-        found = self.decoder.losses(
+        losses = self.decoder.losses(
             self._shard.tokens(batch.tokens_BT),
             self._shard.tokens(batch.target_BT),
             self._shard.tokens(batch.keep_BT),
@@ -34,10 +34,10 @@ class NextToken(SequenceObjective[TokenBatch]):
             attention=self.attention(batch.document_BT),
             z_loss=self._config.z_loss,
         )
-        metrics = {LOSS: found.nll}
+        metrics = {LOSS: losses.nll}
         if self._config.z_loss:
-            metrics[Z_LOSS] = found.z
-        return StepLoss(found.loss, metrics)
+            metrics[Z_LOSS] = losses.z
+        return StepLoss(losses.loss, metrics)
 
     def metrics(self, step: int) -> dict[str, float]:
         """Tokens so far, tokens and loss tokens of the step; on some steps activation parameters."""

@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from stamm.base.clustered_ratio import ClusteredRatio
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_bytes
@@ -30,15 +29,16 @@ from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.file_task import ItemScorer
 from stamm.evaluate.held_out import windows
 from stamm.evaluate.items import TaskItem, read_items
+from stamm.evaluate.records import ItemLine
 from stamm.evaluate.task import TaskContext
 from stamm.evaluate.task_file import GENERATED, TaskData, open_task
-from stamm.evaluate.text_model import TextModel, load_tokenizer, text_model
 from stamm.models.decoder import Decoder
 from stamm.models.generate import nats_of_sequences
+from stamm.models.loading import OpenModel, with_tokenizer
 from stamm.models.lora import merged_weights
 from stamm.pretrain.config import HELD_OUT, DecoderTrainingConfig, PeriodicEvaluation
 from stamm.runs.job import Workspace
-from stamm.runs.schemas.evaluation import ItemLine
+from stamm.statistics.clustered_ratio import ClusteredRatio
 
 TOKEN_COST = 1.0
 """Assumed cost of a scored token relative to a trained one: 1/3 in FLOPs, in small uncompiled batches."""
@@ -69,8 +69,7 @@ def make_evaluator(
     with torch.random.fork_rng(devices=[]):
         decoder = Decoder(config.model).eval()
     dtype = torch.float32 if config.engine.precision == "float32" else torch.bfloat16
-    folder = _input(workspace, "tokenizer")
-    model = text_model(decoder, load_tokenizer(folder), folder, "")
+    model = with_tokenizer(decoder, _input(workspace, "tokenizer"))
     probes = _probes(config, wanted, model, workspace, world.size) if world.is_main_process else {}
 
     @torch.no_grad()
@@ -81,7 +80,7 @@ def make_evaluator(
         weights: Mapping[str, Tensor] = (
             dict(trained.named_parameters()) if alone else full_state_dict(trained, world)
         )
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         if world.is_main_process:
             if config.lora is not None:
                 weights = merged_weights(weights, config.lora)
@@ -90,10 +89,10 @@ def make_evaluator(
                 parameter.data = weights[name].detach().to(world.device, dtype)
             for task, probe in probes.items():
                 metric, ratio = probe()
-                found[f"evaluate/{task}/{metric}"] = ratio.value
+                metrics[f"evaluate/{task}/{metric}"] = ratio.value
                 if ratio.standard_error is not None:
-                    found[f"evaluate/{task}/standard_error"] = ratio.standard_error
-        return found
+                    metrics[f"evaluate/{task}/standard_error"] = ratio.standard_error
+        return metrics
 
     return evaluate
 
@@ -107,7 +106,7 @@ def sample_tokens(config: DecoderTrainingConfig, wanted: PeriodicEvaluation, pro
 def _probes(
     config: DecoderTrainingConfig,
     wanted: PeriodicEvaluation,
-    model: TextModel,
+    model: OpenModel,
     workspace: Workspace,
     processes: int,
 ) -> dict[str, Probe]:
@@ -137,20 +136,20 @@ def _probes(
     return probes
 
 
-def _held_out(model: TextModel, pack: Path, context: int, limit: int) -> tuple[int, int, Probe]:
+def _held_out(model: OpenModel, pack: Path, context: int, limit: int) -> tuple[int, int, Probe]:
     """Windows of held-out documents, by hash, as the task held_out reads them.
 
     Returns   the number in the sample, the number of all, and the evaluation
     """
     split = PackedSplit.open(pack, "held_out")
     documents = split.documents().select(["document_id", "start", "stop"]).to_pylist()
-    found = {
+    by_rank = {
         _rank(f"{document['document_id']} {window.start}"): (document, window)
         for document in documents
         for window in windows(document["stop"] - document["start"], context, context // 2)
     }
     chosen = []
-    for _, (document, window) in sorted(found.items(), key=lambda pair: pair[0]):
+    for _, (document, window) in sorted(by_rank.items(), key=lambda pair: pair[0]):
         limit -= window.stop - window.start
         if limit < 0:
             break
@@ -168,10 +167,10 @@ def _held_out(model: TextModel, pack: Path, context: int, limit: int) -> tuple[i
             ratio.add(nats / math.log(2), size, document)
         return "bits_per_byte", ratio
 
-    return len(chosen), len(found), probe
+    return len(chosen), len(by_rank), probe
 
 
-def _task(model: TextModel, task: TaskData, limit: int, folder: Path) -> tuple[int, int, Probe]:
+def _task(model: OpenModel, task: TaskData, limit: int, folder: Path) -> tuple[int, int, Probe]:
     """Items of a task from a file, by hash; the numbers that `_held_out` returns."""
     described = task.description
     if described.kind in GENERATED:
@@ -214,11 +213,11 @@ def _rank(key: str) -> str:
 def _input(workspace: Workspace, name: str) -> Path:
     """An input folder of the run; the tokenizer of a run that names none is beside its packed corpus."""
     pack = workspace.inputs.get("pack")
-    found = workspace.inputs.get(name) or (pack and pack.resolve().parent / name)
-    if found is None:
+    folder = workspace.inputs.get(name) or (pack and pack.resolve().parent / name)
+    if folder is None:
         raise ConfigError(
             f"evaluation during training reads the {name} of the run, which has none",
             where="pretrain.evaluate",
             fix="Set pretrain.evaluate=none",
         )
-    return found
+    return folder

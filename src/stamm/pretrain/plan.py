@@ -23,7 +23,7 @@ from stamm.engine.estimate import (
     traffic,
 )
 from stamm.engine.pieces import pieces_of
-from stamm.models.config import DecoderConfig, FewBit, MemoryPolicy, few_bit_refusal
+from stamm.models.config import DecoderConfig, MemoryPolicy
 from stamm.models.flops import (
     count_parameters,
     ffn_cost,
@@ -202,10 +202,7 @@ def _guides(config: PretrainConfig, total: int) -> int:
 
 
 def _ffn_memory(model: DecoderConfig, number_bytes: int) -> list[dict[str, Any]]:
-    """Saved bytes and products per token of one feed-forward block, under each memory policy.
-
-    refused   why a policy does not support this activation; its numbers are None then
-    """
+    """Saved bytes and products per token of one feed-forward block, under each memory policy."""
     used = model.ffn.memory
     policies = [used if isinstance(used, kind) else kind() for kind in get_args(MemoryPolicy)]
     return [{**_policy(model, p, number_bytes), "in_use": p == used} for p in policies]
@@ -213,15 +210,10 @@ def _ffn_memory(model: DecoderConfig, number_bytes: int) -> list[dict[str, Any]]
 
 def _policy(model: DecoderConfig, policy: MemoryPolicy, number_bytes: int) -> dict[str, Any]:
     facts = {"policy": type(policy).__name__, **dataclasses.asdict(policy)}
-    if isinstance(policy, FewBit):
-        refused = few_bit_refusal(model.ffn.spec)
-        if refused:
-            return {**facts, "saved_bytes": None, "products": None, "refused": refused}
     ffn = dataclasses.replace(model.ffn, memory=policy)
     return {
         **facts,
         **dataclasses.asdict(ffn_cost(model.d_model, ffn, number_bytes)),
-        "refused": "",
     }
 
 

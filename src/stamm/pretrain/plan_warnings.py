@@ -40,7 +40,7 @@ class PlanContext:
 
 def warnings(planned: PlanContext) -> list[dict[str, str]]:
     """Causes of wasted time or of a failing run, as {"what": .., "fix": ..}."""
-    found = (
+    causes = (
         *_kernels(planned),
         *_division(planned),
         *_memory(planned),
@@ -49,7 +49,7 @@ def warnings(planned: PlanContext) -> list[dict[str, str]]:
         *_numbers(planned),
         *_optimizer(planned),
     )
-    return [{"what": what, "fix": fix} for what, fix in found]
+    return [{"what": what, "fix": fix} for what, fix in causes]
 
 
 def notes(planned: PlanContext) -> list[str]:
@@ -57,16 +57,16 @@ def notes(planned: PlanContext) -> list[str]:
     ratio, optimizer = planned.facts["tokens_per_parameter"], planned.config.optimizer
     few = "below 1: most parameters see less than one token"
     many = "above 2000: a larger model may be the better use of the work"
-    found = []
+    unusual = []
     if not 1 <= ratio <= 2000:
-        found.append(f"{count_text(ratio)} tokens a parameter, {few if ratio < 1 else many}")
+        unusual.append(f"{count_text(ratio)} tokens a parameter, {few if ratio < 1 else many}")
     steps = planned.facts["steps"]
     said = rare_gradients(optimizer, steps)
     if said and not rare_gradients(optimizer, min(steps, RARE_STEPS)):  # else a warning
-        found.append(said)
+        unusual.append(said)
     if isinstance(optimizer, CustomOptimizer):
         kept = optimizer.state_per_parameter
-        found.append(
+        unusual.append(
             f"the memory of optimizer {optimizer.reference} is "
             + (
                 "unknown: counted as 2 numbers per parameter; set optimizer.state_per_parameter"
@@ -74,7 +74,7 @@ def notes(planned: PlanContext) -> list[str]:
                 else f"estimated from {kept:g} numbers of 32 bits per parameter"
             )
         )
-    return found
+    return unusual
 
 
 def collapse(goldfish: Goldfish) -> float:
@@ -170,7 +170,7 @@ def _lengths(planned: PlanContext) -> Iterator[tuple[str, str]]:
     if passes is not None and passes > _WORTHWHILE_PASSES:
         yield (
             f"{total:,} sequences are {passes:,.1f} passes over the corpus; from about"
-            f" {_WORTHWHILE_PASSES} on, text that was seen teaches less and less",
+            f" {_WORTHWHILE_PASSES} on, repeated text improves the model less and less",
             "Train on fewer sequences, or on more text",
         )
     warmup = schedule.warmup_sequences
@@ -195,7 +195,7 @@ def _lengths(planned: PlanContext) -> Iterator[tuple[str, str]]:
             )
     optimizer, steps = planned.config.optimizer, planned.facts["steps"]
     begin = planned.config.begin
-    counts_on = begin is not None and begin.moments == "keep"  # then they began in another run
+    counts_on = begin is not None and begin.moments == "keep"  # they began in another run
     if isinstance(optimizer, AdEMAMix) and not counts_on:
         for name in ("alpha_warmup_steps", "beta3_warmup_steps"):
             length = getattr(optimizer, name)

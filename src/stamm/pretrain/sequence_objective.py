@@ -2,7 +2,7 @@
 
 What a step reads, how it is divided over processes, micro-batches and threads, its learning rate and
 its metrics are the same for every objective over `TrainingSequences`; a subclass computes the loss of
-a micro-batch (`pretrain.next_token`, `align.training.preference_objective`).
+a micro-batch (`pretrain.next_token`, `align.training.objectives`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SequenceObjective(Objective, Generic[BatchT]):
         largest = self._config.largest_micro_batch(most)
         self._count = self.total_count(batches)
         self.begin_step(batches)
-        guides = tuple(one.guided for _, one in structured_linears(self.decoder))
+        guides = tuple(linear.guided for _, linear in structured_linears(self.decoder))
         pieces = [
             MicroBatch(partial(self._compute, piece, self._count), kind=(piece.num_rows, guides))
             for piece in batches
@@ -110,7 +110,7 @@ class SequenceObjective(Objective, Generic[BatchT]):
         document_BT   document number of each token of the whole sequences
         """
         return self._shard.attention_inputs(
-            self.decoder.model.frequencies, document_BT, self._dtype, self._config.engine.attention
+            self.decoder.model, document_BT, self._dtype, self._config.engine.attention
         )
 
     def _compute(self, batch: BatchT, count: float) -> StepLoss:
@@ -161,9 +161,9 @@ class SequenceObjective(Objective, Generic[BatchT]):
     def _read(self, step: int) -> list[BatchT]:
         """Sequences of `step`, in pieces; starts to read those of the next step."""
         ahead = self._ahead
-        found = ahead[1] if ahead and ahead[0] == step else self._reader.submit(self._rows, step)
+        pending = ahead[1] if ahead and ahead[0] == step else self._reader.submit(self._rows, step)
         try:
-            batches = found.result()
+            batches = pending.result()
         except Exception as error:
             what, fix = str(error), "Check that the training data exists, and run it again"
             if isinstance(error, StammError):
@@ -228,7 +228,7 @@ class SequenceObjective(Objective, Generic[BatchT]):
 
 
 class _Pieces(Sequence[BatchT]):
-    """Batches that are read again whenever they are asked for, so that one is in memory."""
+    """Batches that are read at each access, so that only one is in memory."""
 
     def __init__(self, windows: TrainingSequences[BatchT], pieces: Sequence[range]) -> None:
         self._windows, self._pieces = windows, pieces
@@ -256,10 +256,10 @@ def cut(rows: range, ways: int) -> Iterator[range]:
 
 def shapes(decoder: Decoder) -> dict[str, float]:
     """Effective activation parameters by layer, means over neurons: {"shape/layers.0.alpha_p": 0.8, ...}."""
-    found: dict[str, float] = {}
+    means: dict[str, float] = {}
     for index, layer in enumerate(decoder.model.layers):
         activation = layer.get_submodule("mlp.act_fn")
         if isinstance(activation, (Activation, GatedActivation)):
             for name, value in activation.means().items():
-                found[f"shape/layers.{index}.{name}"] = value
-    return found
+                means[f"shape/layers.{index}.{name}"] = value
+    return means

@@ -5,7 +5,7 @@ later steps counts. The measurement depends on the machine and its load: it is r
 everything after it uses the record.
 
 Reads    pack and tokenizer, as a pretraining run does
-Writes   pace.json (seconds per step and lengths of every arm); rounds/ (the short runs)
+Writes   step_timing.json (seconds per step and lengths of every arm); rounds/ (the short runs)
 """
 
 from __future__ import annotations
@@ -39,18 +39,17 @@ from stamm.pretrain.kernel_choice import (
     prepare_kernels,
 )
 from stamm.pretrain.lr_finder import FINAL, SHORT
-from stamm.pretrain.step_timing_config import PaceConfig
+from stamm.pretrain.step_timing_config import STEP_TIMING, StepTimingConfig
 from stamm.pretrain.train import load_objective, train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.metrics import read_metrics
 
 SCHEMA = 1
-PACE = "pace.json"
 
 
 @report_lost_peers()
-def run(config: PaceConfig, workspace: Workspace) -> None:
-    """Measure every arm in turns and write the length of each run to pace.json."""
+def run(config: StepTimingConfig, workspace: Workspace) -> None:
+    """Measure every arm in turns and write the length of each run to step_timing.json."""
     engine = config.arms[0].pretrain.engine
     set_determinism(engine.threads)
     device = select_device(engine.device)
@@ -76,21 +75,21 @@ def run(config: PaceConfig, workspace: Workspace) -> None:
             },
             "runs": lengths(config, medians),
         }
-        write_json(workspace.folder / PACE, plain)
+        write_json(workspace.folder / STEP_TIMING, plain)
         workspace.progress.end()
     world.broadcast_object(None)
     if world.size == 1:
         destroy_process_group()
 
 
-def lengths(config: PaceConfig, seconds: Mapping[str, float]) -> dict[str, Any]:
+def lengths(config: StepTimingConfig, seconds: Mapping[str, float]) -> dict[str, Any]:
     """Lengths that take the same time: {"swiglu.final": {"sequences": ..}, "swiglu.short": .., ..}.
 
     The baseline has the length of its configuration; every other arm has as many whole steps as end
     in that time. Short runs are the fraction `short` of it.
     """
     base = next(arm.pretrain for arm in config.arms if arm.name == config.baseline)
-    found: dict[str, Any] = {}
+    lengths_of_arms: dict[str, Any] = {}
     for arm in config.arms:
         batch = arm.pretrain.batch[0].size
         steps = base.total_sequences() / base.batch[0].size
@@ -99,24 +98,24 @@ def lengths(config: PaceConfig, seconds: Mapping[str, float]) -> dict[str, Any]:
         for kind, share in ((FINAL, 1.0), (SHORT, config.short)):
             # 1e-9: 3 * 0.1 / 0.1 is not below 3.
             fitting = max(int(steps * share + 1e-9), 1)
-            found[f"{arm.name}.{kind}"] = {"sequences": fitting * batch}
-    return found
+            lengths_of_arms[f"{arm.name}.{kind}"] = {"sequences": fitting * batch}
+    return lengths_of_arms
 
 
 def _choices(pretrain: PretrainConfig, world: DistributedContext) -> Choices:
     """The kernels of a run with this configuration, which are measured and recorded once."""
     if world.device.type != "cpu":
         return {}
-    found: Choices = {}
+    choices: Choices = {}
     if world.is_main_process:
-        found = choices_of_run(pretrain, pretrain.total_sequences(), world)
-    found = world.broadcast_object(found)
-    prepare_kernels(pretrain, found)
-    return found
+        choices = choices_of_run(pretrain, pretrain.total_sequences(), world)
+    choices = world.broadcast_object(choices)
+    prepare_kernels(pretrain, choices)
+    return choices
 
 
 def _timed(
-    config: PaceConfig,
+    config: StepTimingConfig,
     pretrain: PretrainConfig,
     choices: Choices,
     workspace: Workspace,
@@ -136,9 +135,9 @@ def _timed(
     )
     stream = open_stream(short, workspace.inputs)
     windows = SequenceSampler(stream, short.context, short.seed, short.goldfish, short.masks)
-    place = replace(workspace, folder=folder, progress=NoProgress())
+    timing_workspace = replace(workspace, folder=folder, progress=NoProgress())
     with chosen_kernels(short, choices) as chosen:
-        train_decoder(chosen, place, world, windows, load_objective(short.objective))
+        train_decoder(chosen, timing_workspace, world, windows, load_objective(short.objective))
     if not world.is_main_process:
         return []
     lines = read_metrics(folder / "log" / "speed.jsonl")[config.warmup_steps :]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from stamm.base.config import validate
 from stamm.pretrain.config import PretrainConfig
 
+STEP_TIMING = "step_timing.json"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TimedArm:
@@ -17,7 +19,7 @@ class TimedArm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaceConfig:
+class StepTimingConfig:
     """Arms that train for the same time.
 
     baseline       the arm whose length in steps is given; the others are derived from it

@@ -62,14 +62,14 @@ def measured_throughput(
     if not runs:
         return None
     arms = [_arm(run, name) for run in runs]
-    found = [_measured(arm, config, devices) for arm in arms]
-    flops, moved = _rates([(m.flops_per_s, m.bytes_per_s) for m in found], _balance(devices))
-    achieved = statistics.fmean(m.flops_per_s for m in found)
+    measured = [_measured(arm, config, devices) for arm in arms]
+    flops, moved = _rates([(m.flops_per_s, m.bytes_per_s) for m in measured], _balance(devices))
+    achieved = statistics.fmean(m.flops_per_s for m in measured)
     named = " and ".join(map(str, arms))
     return Throughput(
         flops_per_s=flops,
         bytes_per_s=moved,
-        begin_seconds=statistics.fmean(m.begin_seconds for m in found),
+        begin_seconds=statistics.fmean(m.begin_seconds for m in measured),
         source=f"as {named} did: {flops_text(achieved)}/s a process",
     )
 

@@ -85,13 +85,13 @@ def objective_class(name: str) -> type:
 
     Raises   ConfigError when it cannot be loaded or is not a class
     """
-    found: Any = load_reference(name, None, "an objective")
-    if not isinstance(found, type):
+    objective: Any = load_reference(name, None, "an objective")
+    if not isinstance(objective, type):
         raise ConfigError(
             f"objective = {name!r} is not a class",
             fix="Name a subclass of stamm.pretrain.next_token.NextToken",
         )
-    return found
+    return objective
 
 
 def load_objective(name: str) -> MakeObjective:

@@ -25,7 +25,7 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_file, sha256_value
 from stamm.base.schema import write_record
 from stamm.base.torch_private import untested_torch
-from stamm.base.user_code import source_file
+from stamm.base.user_code import load_reference, source_file
 from stamm.corpus.megatron_dataset import tokenizer_file
 from stamm.corpus.shuffle import Proof
 from stamm.engine.background_check import BackgroundCheck
@@ -44,14 +44,11 @@ from stamm.engine.peak_flops import device_name
 from stamm.engine.trainer import EarlyStopping, InitialCheckpoint
 from stamm.engine.trainer_setup import TrainedModel
 from stamm.models.config import DecoderConfig
-from stamm.models.decoder import Decoder
 from stamm.models.determinism import set_determinism
 from stamm.models.flops import count_parameters, guide_flops, training_flops
 from stamm.models.guide_draws import guide_uses
 from stamm.models.lora import lora_sizes
-from stamm.models.serialization import describe_decoder, save_decoder
-from stamm.optim.config import CustomOptimizer
-from stamm.optim.custom import optimizer_file
+from stamm.models.serialization import describe_decoder, save_weights
 from stamm.pretrain.config import DecoderTrainingConfig
 from stamm.pretrain.dataset import TrainingSequences
 from stamm.pretrain.kernel_choice import (
@@ -63,17 +60,17 @@ from stamm.pretrain.kernel_choice import (
 )
 from stamm.pretrain.next_token import LOSS
 from stamm.pretrain.plan_warnings import RARE_STEPS, rare_gradients
+from stamm.pretrain.records import TimingFile, TrainingSummary
 from stamm.pretrain.sequence_objective import steps_before
-from stamm.pretrain.train import MakeObjective, MakeValidation, objective_class, train_decoder
+from stamm.pretrain.train import MakeObjective, MakeValidation, train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import MANIFEST_FIX, new_manifest
 from stamm.runs.metrics import read_metrics
-from stamm.runs.schemas.run import ConfigFile, ManifestFile
-from stamm.runs.schemas.training import TimingFile, TrainingSummary
+from stamm.runs.records import ConfigFile, ManifestFile
 from stamm.runs.tracking import tracking
 
 EVALUATION = "speed/evaluation_seconds"
-_USER_CODE = ("objective", "optimizer")
+_USER_CODE = ("loss", "objective", "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +92,7 @@ class TrainingData:
 
 def save_trained(config: DecoderConfig, weights: dict[str, Tensor], folder: Path) -> None:
     """Store a trained decoder from its weights by name, not divided over processes."""
-    decoder = Decoder(config)
-    decoder.load_state_dict(weights, strict=False)  # tied weights are stored once
-    save_decoder(decoder, folder)
+    save_weights(config, weights.__getitem__, folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,8 +230,8 @@ def _choices(
     path = folder / "manifest.json"
     if not path.exists():
         return choices_of_run(config, config.total_sequences(per_epoch), world)
-    found = read_json(path, MANIFEST_FIX)
-    held = found.get("kernels", {}) if isinstance(found, dict) else {}
+    manifest = read_json(path, MANIFEST_FIX)
+    held = manifest.get("kernels", {}) if isinstance(manifest, dict) else {}
     return dict(held) if isinstance(held, dict) else {}
 
 
@@ -257,19 +252,19 @@ def _note_manifest(
     if path.exists():
         expected = {data.name: proof.sha256}
         expected |= {name: code.get(name, {}).get("sha256", "") for name in _USER_CODE}
-        for name, found in expected.items():
+        for name, sha256 in expected.items():
             begun = _recorded_hash(path, name)
-            if begun != found:
+            if begun != sha256:
                 what = f"the code of the {name} is" if name in _USER_CODE else "the data are"
                 raise DataError(
-                    f"{what} not the same as when {workspace.folder} was started: sha256 {found}, "
+                    f"{what} not the same as when {workspace.folder} was started: sha256 {sha256}, "
                     f"not {begun}",
                     fix="Restore it, or train in another folder with --out",
                 )
         return
     inputs: dict[str, dict[str, Any]] = {
-        name: {"path": os.path.relpath(place, workspace.folder)}
-        for name, place in sorted(workspace.inputs.items())
+        name: {"path": os.path.relpath(folder, workspace.folder)}
+        for name, folder in sorted(workspace.inputs.items())
     }
     inputs[data.name] = {**inputs.get(data.name, {}), "sha256": proof.sha256, **proof.facts}
     inputs |= code
@@ -316,14 +311,14 @@ def _recorded_hash(manifest: Path, name: str) -> str:
 
 
 def _user_code(config: DecoderTrainingConfig) -> dict[str, dict[str, str]]:
-    """The user's objective and optimizer, each with the hash of its source file; {} for built-in ones."""
-    code, files = config.user_code(), {}
-    if "objective" in code:
-        objective = objective_class(code["objective"])
-        files["objective"] = source_file(code["objective"], objective)
-    if isinstance(config.optimizer, CustomOptimizer):
-        files["optimizer"] = optimizer_file(config.optimizer)
-    return {name: {"path": code[name], "sha256": sha256_file(file)} for name, file in files.items()}
+    """The user's code that training calls, each with the hash of its source file; {} for built-in code."""
+    return {
+        name: {
+            "path": reference,
+            "sha256": sha256_file(source_file(reference, load_reference(reference, None, name))),
+        }
+        for name, reference in config.user_code().items()
+    }
 
 
 def _summary(
@@ -347,7 +342,9 @@ def _summary(
     return {
         "parameters": count_parameters(config.model).total,
         "trainable_parameters": sum(
-            each.numel() for each in trained.decoder.parameters() if each.requires_grad
+            parameter.numel()
+            for parameter in trained.decoder.parameters()
+            if parameter.requires_grad
         ),
         "steps": trained.last_step,
         **({} if trained.best_step is None else {"best_step": trained.best_step}),

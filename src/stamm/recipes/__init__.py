@@ -5,8 +5,9 @@ Names are imported on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stamm.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from stamm.recipes.arm import Arm
@@ -29,23 +30,15 @@ __all__ = [
     "get",
 ]
 
-_MODULES = {
-    "arm": ("Arm",),
-    "catalog": ("RECIPES", "Config", "Recipe", "get"),
-    "compare": ("Comparison", "Tuning"),
-    "corpus": ("CorpusRecipe",),
-    "resolve": ("build",),
-    "study": ("Study",),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
-
 if not TYPE_CHECKING:  # a type checker reports a name that is not public
-
-    def __getattr__(name: str) -> Any:
-        """The public name, imported from its module on first use."""
-        if name not in _MODULE_OF:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-        globals()[name] = value
-        return value
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "arm": ("Arm",),
+            "catalog": ("RECIPES", "Config", "Recipe", "get"),
+            "compare": ("Comparison", "Tuning"),
+            "corpus": ("CorpusRecipe",),
+            "resolve": ("build",),
+            "study": ("Study",),
+        },
+    )

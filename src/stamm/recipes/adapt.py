@@ -6,26 +6,28 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stamm.activations.catalog.load import named_activation
+from stamm.activations.catalog.registry import named_activation
 from stamm.activations.spec import Spec
-from stamm.adapt.config import SwapConfig, swapped_config
+from stamm.adapt.config import ReplacementConfig, swapped_config
+from stamm.align.steps import StartModel
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
-from stamm.evaluate.config import EvaluateConfig, check_step, task_inputs
+from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.steps import evaluate_step
 from stamm.models.config import DecoderConfig
 from stamm.models.self_guide import without_guide
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
+from stamm.pages.config import ReportConfig
 from stamm.pretrain.config import InitialWeights, PretrainConfig
-from stamm.recipes.activation_steps import activation_steps
+from stamm.pretrain.steps import activation_steps, pretrain_step
 from stamm.recipes.branches import pretraining_of
 from stamm.recipes.length import packed_length
-from stamm.recipes.report_step import report_step
-from stamm.recipes.start_model import StartModel, start_model
+from stamm.recipes.start_model import start_model
 from stamm.recipes.study import MANIFEST
-from stamm.reports.config import ReportConfig
-from stamm.runs.job import TRAINED, TRAINING_RECORDS, Step
+from stamm.reports.steps import report_step
+from stamm.runs.job import Step
 
-_CONTROL, _SWAP = "control", "swap"
+_CONTROL, _SWAP = "control", "replacement"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ class AdaptRecipe:
     run: str = ""
     arm: str | None = None
     activation: str | Spec = "xielu"
-    swap: SwapConfig = field(default_factory=SwapConfig)
+    replacement: ReplacementConfig = field(default_factory=ReplacementConfig)
     tokens: int = 0
     peak: float | None = None
     warmup_share: float = 0.05
@@ -65,13 +67,13 @@ class AdaptRecipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activation", named_activation(self.activation))
-        own = self.swap.activation in ("xielu", self.activation)
+        own = self.replacement.activation in ("xielu", self.activation)
         validate(
             self,
             ("tokens", self.tokens >= 0, "must not be negative"),
             ("peak", self.peak is None or self.peak > 0, "must be positive"),
             ("warmup_share", 0 <= self.warmup_share < 1, "must be at least 0 and below 1"),
-            ("swap", own, "has another activation: set activation=NAME alone"),
+            ("replacement", own, "has another activation: set activation=NAME alone"),
         )
 
     def steps(self, root: Path) -> tuple[Step, ...]:
@@ -84,23 +86,23 @@ class AdaptRecipe:
         trained = self._pretraining(start, root) if self.tokens else None
         config = trained.model if trained else None
         checks = activation_steps([swapped_config(config, self.activation).ffn] if config else [])
-        text = self.swap.text
+        text = self.replacement.text
         swap = Step(
             name=_SWAP,
-            job="swap",
-            config=replace(self.swap, activation=self.activation),
+            job="replacement",
+            config=replace(self.replacement, activation=self.activation),
             folder=_SWAP,
             inputs={**start.inputs, **({"pack": start.pack} if start.pack else {})},
-            after=(*start.after, *(step.name for step in checks)),
+            after=tuple(step.name for step in checks),
             external={**start.external, **({text: Path(text)} if text else {})},
-            outputs=("model", "swap.json"),
+            outputs=("model", "replacement.json"),
         )
         steps = [*start.steps, *checks, swap]
-        steps += self._evaluations(start, "start", start.model, start.after)
-        steps += self._evaluations(start, _SWAP, f"{_SWAP}/model", (_SWAP,))
+        steps += self._evaluations(start, "start", start.model)
+        steps += self._evaluations(start, _SWAP, f"{_SWAP}/model")
         if trained is not None:
             steps += self._training(start, trained, root)
-        return (*steps, report_step(self.report, steps))
+        return (*steps, report_step(self.report))
 
     def _pretraining(self, start: StartModel, root: Path) -> PretrainConfig:
         if start.steps:
@@ -136,13 +138,13 @@ class AdaptRecipe:
                 law="linear",
             ),
         )
-        models = {"swapped": (swapped_config(source.model, self.activation), f"{_SWAP}/model")}
+        models = {"replaced": (swapped_config(source.model, self.activation), f"{_SWAP}/model")}
         if self.control:
             models[_CONTROL] = (source.model, start.model)
         steps: list[Step] = []
         for name, (model, weights) in models.items():
             train = self._train(name, config, model, weights, start, os.path.relpath(pack, root))
-            steps += [train, *self._evaluations(start, name, f"arms/{name}/model", (train.name,))]
+            steps += [train, *self._evaluations(start, name, f"arms/{name}/model")]
         return steps
 
     def _train(
@@ -155,39 +157,28 @@ class AdaptRecipe:
         pack: str,
     ) -> Step:
         begin = InitialWeights(checkpoint=weights, moments="restart")
-        return Step(
-            name=f"pretrain.{name}",
-            job="pretrain",
-            config=replace(config, model=model, begin=begin),
-            folder=f"arms/{name}",
-            inputs={"pack": pack, "begin": weights, "tokenizer": start.tokenizer},
-            after=(_SWAP,),
-            external={**start.external, **config.user_files()},
-            outputs=TRAINED,
-            records=TRAINING_RECORDS,
+        return pretrain_step(
+            f"pretrain.{name}",
+            f"arms/{name}",
+            replace(config, model=model, begin=begin),
+            {"pack": pack, "begin": weights, "tokenizer": start.tokenizer},
+            external=start.external,
             costly=True,
         )
 
-    def _evaluations(
-        self, start: StartModel, name: str, model: str, after: tuple[str, ...]
-    ) -> list[Step]:
+    def _evaluations(self, start: StartModel, name: str, model: str) -> list[Step]:
         if self.evaluate is None or not start.pack:
             return []
-        check_step(self.evaluate)
         folders = {"start": "start_evaluate", _SWAP: f"{_SWAP}/evaluate"}
         return [
-            Step(
-                name=f"evaluate.{name}",
-                job="evaluate",
-                config=self.evaluate,
-                folder=folders.get(name, f"arms/{name}/evaluate"),
-                inputs={"model": model, "tokenizer": start.tokenizer, "pack": start.pack},
-                after=after,
-                external={
-                    **start.external,
-                    **task_inputs(self.evaluate.tasks, self.evaluate.task_folder),
-                },
-                outputs=(".",),
+            evaluate_step(
+                f"evaluate.{name}",
+                folders.get(name, f"arms/{name}/evaluate"),
+                model,
+                self.evaluate,
+                tokenizer=start.tokenizer,
+                pack=start.pack,
+                external=start.external,
             )
         ]
 

@@ -6,42 +6,25 @@ import math
 import types
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from stamm.align.data.prepare_config import OWN_ROWS, DataSource, PrepareConfig, PrepareSettings
-from stamm.align.data.select_config import SelectConfig
-from stamm.align.policy.config import GRPOJobConfig
-from stamm.align.results.answers_config import AnswersConfig, SampleAnswersConfig
-from stamm.align.rewards.reward_config import RewardConfig, ScoreConfig
-from stamm.align.sampling.sample_config import EngineSampling
-from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
-from stamm.align.training.loss_config import (
-    DPO,
-    GRPO,
-    KTO,
-    QRPO,
-    REBEL,
-    SFT,
-    BradleyTerry,
-    Loss,
-    Preference,
-    SimPO,
+from stamm.align.data.config import (
+    OWN_ROWS,
+    DataSource,
+    PrepareConfig,
+    PrepareSettings,
+    SelectConfig,
 )
-from stamm.align.training.reference_config import ReferenceConfig
-from stamm.audit.config import AuditConfig
-from stamm.base.config import validate
-from stamm.base.errors import ConfigError
-from stamm.engine.config import EngineConfig
-from stamm.evaluate.config import EvaluateConfig
-from stamm.export.config import ExportConfig
-from stamm.models.sampling_config import SamplingConfig
-from stamm.optim.config import AdamW
-from stamm.optim.schedules import ConstantRate
-from stamm.recipes.align_steps import (
+from stamm.align.losses.dpo import DPO, REBEL, SimPO
+from stamm.align.losses.kto import KTO
+from stamm.align.losses.preference_loss import OwnPreferenceLoss, PreferenceLoss
+from stamm.align.losses.qrpo import QRPO
+from stamm.align.results.config import AnswersConfig, SampleAnswersConfig
+from stamm.align.rewards.config import RewardConfig, ScoreConfig
+from stamm.align.sampling.config import EngineSampling
+from stamm.align.steps import (
+    StartModel,
     answers_step,
-    audit_steps,
-    evaluate_step,
-    export_step,
     grpo_step,
     offline_steps,
     prepare_step,
@@ -52,9 +35,32 @@ from stamm.recipes.align_steps import (
     select_step,
     training_steps,
 )
-from stamm.recipes.report_step import report_step
-from stamm.recipes.start_model import LONGEST_CONTEXT, StartModel, start_model
-from stamm.reports.config import ReportConfig
+from stamm.align.training.config import (
+    GRPO,
+    SFT,
+    BradleyTerry,
+    FineTuneConfig,
+    FineTuneJobConfig,
+    GRPOJobConfig,
+    Loss,
+    OnPolicySchedule,
+    Preference,
+    ReferenceConfig,
+    loss_name,
+    preference_loss,
+)
+from stamm.audit.config import AuditConfig
+from stamm.base.config import validate
+from stamm.base.errors import ConfigError
+from stamm.engine.config import EngineConfig
+from stamm.evaluate.config import EvaluateConfig
+from stamm.export.config import ExportConfig
+from stamm.models.sampling_config import SamplingConfig
+from stamm.optim.config import AdamW
+from stamm.pages.config import ReportConfig
+from stamm.recipes.align_results import arm_evaluation, arm_export, audit_steps
+from stamm.recipes.start_model import LONGEST_CONTEXT, start_model
+from stamm.reports.steps import report_step
 from stamm.runs.job import Step
 
 _BEFORE = "start"
@@ -117,7 +123,7 @@ class SFTRecipe:
         audits = audit_steps("sft", self.audit, start)
         ends = _finish("sft", start, self)
         steps = [*start.steps, *training, *sampled, *audits, *ends]
-        return (*steps, report_step(self.report, steps))
+        return (*steps, report_step(self.report))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +176,12 @@ class PreferenceRecipe:
     def __post_init__(self) -> None:
         _check_context(self.context)
         sampled = bool(self.prompts)
-        paired = not isinstance(self.train.loss, QRPO | KTO)
+        loss = self.train.loss
+        # A user's loss is loaded when the steps are built: reading a configuration runs no user code.
+        paired = isinstance(loss, PreferenceLoss) and "rated" not in loss.ROWS
         validate(
             self,
-            loss_check(self.train.loss, Preference),
+            loss_check(loss, Preference),
             ("prompts", not (sampled and self.data), "is given, and data too: choose one"),
             ("prompts", not (sampled and self.mixture), "is given, and mixture too: choose one"),
             ("rounds", self.rounds >= 1, "must be at least 1"),
@@ -189,14 +197,20 @@ class PreferenceRecipe:
             (
                 "select",
                 not (paired and self.select.take == "all"),
-                f"take=all makes single answers, and {type(self.train.loss).__name__} needs pairs",
+                _needs_pairs(loss),
             ),
         )
 
     @property
     def name(self) -> str:
         """Name of the arm: "qrpo"."""
-        return type(self.train.loss).__name__.lower()
+        return loss_name(self.train.loss).lower()
+
+    @property
+    def _loss(self) -> PreferenceLoss:
+        loss = self.train.loss
+        assert isinstance(loss, Preference)
+        return preference_loss(loss)
 
     def steps(self, root: Path) -> tuple[Step, ...]:
         """All steps in the run folder `root`, in order.
@@ -216,12 +230,12 @@ class PreferenceRecipe:
         audits = audit_steps(self.name, self.audit, start)
         steps += [*audits, *_finish(self.name, start, self)]
         if self.test_prompts:
-            beta = loss.closed_form_beta if isinstance(loss := self.train.loss, QRPO) else None
+            beta = self._loss.closed_form_beta
             steps += _compared(self, self.name, start, beta, audited=bool(audits))
-        return (*steps, report_step(self.report, steps))
+        return (*steps, report_step(self.report))
 
     def _offline(self, start: StartModel, context: int) -> list[Step]:
-        paired = not isinstance(self.train.loss, QRPO | KTO)
+        paired = "rated" not in self._loss.ROWS
         prepare = replace(
             self._prepare(context),
             data=self.data,
@@ -232,32 +246,27 @@ class PreferenceRecipe:
 
     @property
     def _reference(self) -> ReferenceConfig:
-        return replace(self.reference, mismatched=isinstance(self.train.loss, KTO))
+        return replace(self.reference, mismatched=self._loss.NEEDS_MISMATCHED)
 
     def _prepare(self, context: int) -> PrepareConfig:
         """With the columns that the loss reads of each row."""
-        loss, train = self.train.loss, self.train
+        train = self.train
         examples = math.ceil(1 / train.epochs) if train.sequences is None else 1
-        least = 1
-        needs: Literal["nothing", "labels", "rewards", "ref_rewards", "own_ref_rewards"] = "nothing"
-        if isinstance(loss, QRPO):
-            needs = "own_ref_rewards" if loss.leave_one_out else "ref_rewards"
-            least = (3 if loss.transform == "probit" else 1) + loss.leave_one_out
-        elif isinstance(loss, REBEL | KTO):
-            needs = "rewards" if isinstance(loss, REBEL) else "labels"
         return PrepareConfig.of(
             self.prepare,
             context=context,
-            needs=needs,
-            min_references=least,
+            needs=self._loss.needs,
+            min_references=self._loss.min_references,
             min_examples=max(self.prepare.min_examples, examples),
         )
 
     def _sampled(self, start: StartModel, context: int) -> list[Step]:
         assert self.reward is not None
+        if self.select.take == "all" and "rated" not in self._loss.ROWS:
+            raise ConfigError(f"select.take = all: {_needs_pairs(self.train.loss)}")
         steps: list[Step] = []
         reward = ScoreConfig(reward=self.reward)
-        policy, after = start.inputs, start.after
+        policy = start.inputs
         for number in range(1, self.rounds + 1):
             name = f"round{number}"
             settings = replace(self.sampling, seed=self.sampling.seed + number - 1)
@@ -266,7 +275,6 @@ class PreferenceRecipe:
                 sample_config(settings, self.prompts, self.n),
                 reward,
                 policy,
-                after=after,
                 external=start.external,
             )
             selected = select_step(name, self.select, name, "round1")
@@ -276,7 +284,6 @@ class PreferenceRecipe:
                 name=f"prepare.{name}",
                 folder=f"data/{name}",
                 answers=f"{selected.folder}/examples.jsonl",
-                after=(selected.name,),
             )
             last = number == self.rounds
             arm = self.name if last else f"{self.name}-{name}"
@@ -285,7 +292,6 @@ class PreferenceRecipe:
                 arm,
                 policy,
                 data=prepared.folder,
-                after=(*after, prepared.name),
                 external=start.external,
                 reference=self._reference,
                 pack=start.pack,
@@ -293,7 +299,6 @@ class PreferenceRecipe:
             )
             steps += [*sampled, selected, prepared, *training]
             policy = {**start.inputs, "start": f"arms/{arm}/model"}
-            after = (training[-1].name,)
         return steps
 
 
@@ -363,7 +368,7 @@ class GRPORecipe:
         steps += [*audits, *_finish(_GRPO, start, self)]
         if self.test_prompts:
             steps += _compared(self, _GRPO, start, None, audited=bool(audits))
-        return (*steps, report_step(self.report, steps))
+        return (*steps, report_step(self.report))
 
 
 def context_of(context: int | None, start: StartModel) -> int:
@@ -414,15 +419,21 @@ def grpo() -> GRPORecipe:
     return GRPORecipe()
 
 
+def _needs_pairs(loss: Loss) -> str:
+    return f"take=all makes single answers, and {loss_name(loss)} needs pairs"
+
+
 def loss_check(loss: Loss, kinds: type | types.UnionType) -> tuple[str, bool, str]:
     """For `validate`: whether a recipe trains with this loss, and which one does."""
     kind = type(loss)
     recipe = "reward" if kind is BradleyTerry else kind.__name__.lower()
+    if isinstance(loss, OwnPreferenceLoss):
+        recipe = "dpo"
     return "train.loss", isinstance(loss, kinds), f"is {kind.__name__}: use align.{recipe}"
 
 
 def on_answers(loss: Preference | BradleyTerry | GRPO) -> FineTuneConfig:
-    """Training on answers, not compiled: packed, they have another number of rows in every step."""
+    """Training on answers, not compiled: packed answers have a different number of rows in each step."""
     return FineTuneConfig(loss=loss, engine=EngineConfig(compile="off"))
 
 
@@ -440,21 +451,18 @@ def _compared(
     reward = ScoreConfig(reward=recipe.reward)
     tuned = {**start.inputs, "start": f"arms/{arm}/model"}
     steps = [
-        *sample_steps(
-            _BEFORE, config, reward, start.inputs, after=start.after, external=start.external
-        ),
+        *sample_steps(_BEFORE, config, reward, start.inputs, external=start.external),
         *sample_steps(
             arm,
             config,
             reward,
             tuned,
-            after=(f"finetune.{arm}",),
             external=start.external,
         ),
     ]
     evaluated = None
     if recipe.evaluate is not None and start.pack:
-        evaluated = evaluate_step(arm, recipe.evaluate, start, of_start=True)
+        evaluated = arm_evaluation(arm, recipe.evaluate, start, of_start=True)
         steps.append(evaluated)
     if recipe.gold is not None:
         gold = ScoreConfig(reward=recipe.gold)
@@ -476,11 +484,11 @@ def _compared(
 
 
 def _on_policy() -> FineTuneConfig:
-    """AdamW at 1e-6 after ten steps of warm-up, as DAPO (arXiv 2503.14476, section 4.1)."""
+    """AdamW and a constant rate after ten steps of warm-up, as DAPO (arXiv 2503.14476, section 4.1)."""
     return replace(
         on_answers(GRPO()),
         optimizer=AdamW(weight_decay=0.0),
-        schedule=ConstantRate(peak=1e-6, warmup_sequences=160),
+        schedule=OnPolicySchedule(),
     )
 
 
@@ -490,10 +498,10 @@ def _finish(
     """Evaluation, where there is held-out text, and export of an arm."""
     steps = []
     if recipe.evaluate is not None and start.pack:
-        steps.append(evaluate_step(arm, recipe.evaluate, start))
+        steps.append(arm_evaluation(arm, recipe.evaluate, start))
     if recipe.export is not None:
         own_rows = not isinstance(recipe, GRPORecipe) and recipe.prepare.held_out > 0
-        steps.append(export_step(arm, recipe.export, start, own_rows=own_rows))
+        steps.append(arm_export(arm, recipe.export, start, own_rows=own_rows))
     return steps
 
 

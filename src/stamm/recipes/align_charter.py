@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stamm.align.data.select_config import SelectConfig
+from stamm.align.data.config import SelectConfig
 from stamm.align.judge.charter import read_charter, shipped
-from stamm.align.judge.judge_config import (
+from stamm.align.judge.config import (
     CharterConfig,
     EndpointJudge,
     JudgeConfig,
@@ -15,8 +15,8 @@ from stamm.align.judge.judge_config import (
     ValidationConfig,
 )
 from stamm.base.errors import ConfigError
-from stamm.recipes.report_step import report_step
-from stamm.reports.config import ReportConfig
+from stamm.pages.config import ReportConfig
+from stamm.reports.steps import report_step
 from stamm.runs.job import Step
 
 _WEIGHTS = (
@@ -94,7 +94,6 @@ class CharterRecipe:
                 config=config,
                 folder="charter",
                 inputs={"judge": "judge"} if steps else {},
-                after=tuple(step.name for step in steps),
                 external={**common, self.answers: shipped(self.answers, "answers")},
                 outputs=_OUTPUTS,
                 sharded=True,
@@ -108,11 +107,10 @@ class CharterRecipe:
                     config=self.select,
                     folder="select",
                     inputs={"answers": "charter/rewards.jsonl"},
-                    after=("charter",),
                     outputs=("examples.jsonl", "summary.json"),
                 )
             )
-        return (*steps, report_step(self.report, steps))
+        return (*steps, report_step(self.report))
 
     def _check_named(self) -> None:
         needed = {"answers": self.answers, "judge.model": self.judge.model}
@@ -133,11 +131,11 @@ def charter() -> CharterRecipe:
 
 def _judge_files(judge: JudgeConfig) -> dict[str, Path]:
     """The files that identify the judge's model and its recorded replies."""
-    found = {}
+    files = {}
     if judge.recorded:
-        found[judge.recorded] = shipped(judge.recorded, "judge.recorded")
+        files[judge.recorded] = shipped(judge.recorded, "judge.recorded")
     if not isinstance(judge, EndpointJudge):
         root = Path(judge.model)
         paths = [path for name in _WEIGHTS for path in sorted(root.glob(name))]
-        found |= {f"judge/{path.relative_to(root)}": path for path in paths}
-    return found
+        files |= {f"judge/{path.relative_to(root)}": path for path in paths}
+    return files

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stamm.align.data.prepare_config import (
+from stamm.align.data.config import (
     APERTUS_REFUSED,
     OWN_ROWS,
     PrepareConfig,
     PrepareSettings,
+    SelectConfig,
 )
-from stamm.align.data.select_config import SelectConfig
-from stamm.align.results.answers_config import AnswersConfig
-from stamm.align.results.choose_config import ArmCandidates, ChooseConfig
-from stamm.align.rewards.reward_config import (
+from stamm.align.losses.dpo import DPO, REBEL, SimPO
+from stamm.align.losses.qrpo import QRPO
+from stamm.align.results.config import AnswersConfig, ArmCandidates, ChooseConfig
+from stamm.align.rewards.config import (
     Language,
     Length,
     RewardConfig,
@@ -23,22 +24,9 @@ from stamm.align.rewards.reward_config import (
     Stopped,
     Weighted,
 )
-from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
-from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, SimPO
-from stamm.align.training.reference_config import ReferenceConfig
-from stamm.base.config import override, validate
-from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
-from stamm.engine.config import EngineConfig
-from stamm.evaluate.config import EvaluateConfig
-from stamm.export.config import ExportConfig
-from stamm.models.sampling_config import SamplingConfig
-from stamm.optim.config import AdamW
-from stamm.optim.schedules import BatchStage, WarmupStableDecay
-from stamm.recipes import demo
-from stamm.recipes.align_steps import (
+from stamm.align.steps import (
+    StartModel,
     answers_step,
-    evaluate_step,
-    export_step,
     prepare_step,
     reference_step,
     sample_config,
@@ -47,10 +35,26 @@ from stamm.recipes.align_steps import (
     select_step,
     training_steps,
 )
-from stamm.recipes.report_step import report_step
-from stamm.recipes.start_model import StartModel, start_model
+from stamm.align.training.config import (
+    SFT,
+    FineTuneConfig,
+    FineTuneJobConfig,
+    ReferenceConfig,
+)
+from stamm.base.config import override, validate
+from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
+from stamm.engine.config import EngineConfig
+from stamm.evaluate.config import EvaluateConfig
+from stamm.export.config import ExportConfig
+from stamm.models.sampling_config import SamplingConfig
+from stamm.optim.config import AdamW
+from stamm.optim.schedules import BatchStage, WarmupStableDecay
+from stamm.pages.config import ReportConfig
+from stamm.recipes import demo
+from stamm.recipes.align_results import arm_evaluation, arm_export
+from stamm.recipes.start_model import start_model
 from stamm.recipes.study import Study
-from stamm.reports.config import ReportConfig
+from stamm.reports.steps import report_step
 from stamm.runs.job import Step
 
 _TRUNK = "trunk"
@@ -110,7 +114,7 @@ class AlignDemo:
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
-        names = [each.name for each in self.objectives]
+        names = [objective.name for objective in self.objectives]
         validate(
             self,
             ("objectives", bool(names), "is empty"),
@@ -136,14 +140,14 @@ class AlignDemo:
             pack=start.pack,
         )
         if start.pack:
-            steps.append(evaluate_step(_SFT, self.evaluate, start))
+            steps.append(arm_evaluation(_SFT, self.evaluate, start))
         steps += self._training_data(tuned)
         steps += self._chosen(tuned)
-        steps += self._tested(_TEST, tuned.inputs, tuned.after, tuned)
+        steps += self._tested(_TEST, tuned.inputs, tuned)
         for objective in self.objectives:
             steps += self._aligned(objective, tuned)
         best = self.objectives[0].name
-        return (*steps, export_step(best, self.export, tuned), report_step(self.report, steps))
+        return (*steps, arm_export(best, self.export, tuned), report_step(self.report))
 
     def _trained(self) -> StartModel:
         (arm,) = self.trunk.arms
@@ -167,7 +171,6 @@ class AlignDemo:
             PrepareConfig.of(self.prepare, data=(self.chats,), context=self.context, kind="chat"),
             start.tokenizer,
             folder="data/chats",
-            after=start.after,
         )
         return [
             prepare,
@@ -176,7 +179,6 @@ class AlignDemo:
                 _SFT,
                 start.inputs,
                 data=prepare.folder,
-                after=(*start.after, prepare.name),
                 external=start.external,
                 reference=ReferenceConfig(),
                 pack=start.pack,
@@ -185,9 +187,7 @@ class AlignDemo:
 
     def _training_data(self, tuned: StartModel) -> list[Step]:
         """Answers of the fine-tuned model as pairs with rewards, and their log-probabilities."""
-        sampled = self._sampled(
-            _REFERENCES, tuned.inputs, tuned.after, tuned.external, self.prompts, self.n
-        )
+        sampled = self._sampled(_REFERENCES, tuned.inputs, tuned.external, self.prompts, self.n)
         selected = select_step("pairs", self.select, _REFERENCES)
         prepared = prepare_step(
             PrepareConfig.of(self.prepare, context=self.context, **OWN_ROWS),
@@ -195,12 +195,10 @@ class AlignDemo:
             name="prepare.pairs",
             folder="data/pairs",
             answers=f"{selected.folder}/examples.jsonl",
-            after=(selected.name,),
         )
         reference = reference_step(
             ReferenceConfig(),
             {**tuned.inputs, "data": prepared.folder},
-            (*tuned.after, prepared.name),
             tuned.external,
         )
         return [*sampled, selected, prepared, reference]
@@ -214,14 +212,14 @@ class AlignDemo:
                 name = f"{objective.name}-{number}"
                 training = self._training(objective, tuned, name, f"tuning/{name}", settings)
                 policy = {**tuned.inputs, "start": f"tuning/{name}/model"}
-                after = (training.name,)
                 sampled = self._sampled(
-                    name, policy, after, tuned.external, self.validation, self.validation_n
+                    name, policy, tuned.external, self.validation, self.validation_n
                 )
                 steps += [training, *sampled]
                 inputs[f"{objective.name}.{number}"] = f"scored/{name}/scored.jsonl"
         candidates = tuple(
-            ArmCandidates(name=each.name, settings=each.settings) for each in self.objectives
+            ArmCandidates(name=objective.name, settings=objective.settings)
+            for objective in self.objectives
         )
         choice = Step(
             name="choose",
@@ -229,7 +227,6 @@ class AlignDemo:
             config=ChooseConfig(arms=candidates),
             folder="chosen",
             inputs=inputs,
-            after=tuple(step.name for step in steps if step.job == "score"),
             outputs=("chosen.json",),
         )
         return [*steps, choice]
@@ -238,25 +235,23 @@ class AlignDemo:
         name = objective.name
         training = self._training(objective, tuned, name, f"arms/{name}", None)
         policy = {**tuned.inputs, "start": f"arms/{name}/model"}
-        steps = [training, *self._tested(name, policy, (training.name,), tuned)]
+        steps = [training, *self._tested(name, policy, tuned)]
         if tuned.pack:
-            steps.append(evaluate_step(name, self.evaluate, tuned))
+            steps.append(arm_evaluation(name, self.evaluate, tuned))
         compare = answers_step(
             name,
             self.answers,
             tuned.inputs,
             before=_TEST,
             gold=self.gold is not None,
-            evaluated=evaluate_step(_SFT, self.evaluate, tuned) if tuned.pack else None,
+            evaluated=arm_evaluation(_SFT, self.evaluate, tuned) if tuned.pack else None,
             external=tuned.external,
         )
         return [*steps, compare]
 
-    def _tested(
-        self, name: str, model: Mapping[str, str], after: tuple[str, ...], tuned: StartModel
-    ) -> list[Step]:
+    def _tested(self, name: str, model: Mapping[str, str], tuned: StartModel) -> list[Step]:
         """Answers to the test prompts, and their rewards."""
-        steps = self._sampled(name, model, after, tuned.external, self.test)
+        steps = self._sampled(name, model, tuned.external, self.test)
         if self.gold is None:
             return steps
         return [*steps, score_step(name, ScoreConfig(reward=self.gold), gold=True)]
@@ -282,13 +277,12 @@ class AlignDemo:
             name,
             tuned.inputs,
             data="data/pairs",
-            after=(*tuned.after, "prepare.pairs", *(() if settings is not None else ("choose",))),
             external=tuned.external,
             reference=ReferenceConfig(),
             pack=tuned.pack,
             chosen="" if settings is not None else "chosen/chosen.json",
             folder=folder,
-            shared="reference",
+            shared=True,
         )
         return step
 
@@ -296,7 +290,6 @@ class AlignDemo:
         self,
         name: str,
         model: Mapping[str, str],
-        after: tuple[str, ...],
         external: Mapping[str, Path],
         prompts: str,
         n: int | None = None,
@@ -306,7 +299,6 @@ class AlignDemo:
             sample_config(self.sampling, prompts, self.test_n if n is None else n),
             ScoreConfig(reward=self.reward),
             model,
-            after=after,
             external=external,
         )
 

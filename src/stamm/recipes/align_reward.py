@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stamm.align.data.prepare_config import DataSource, PrepareConfig, PrepareSettings
-from stamm.align.training.finetune_config import FineTuneConfig
-from stamm.align.training.loss_config import BradleyTerry
-from stamm.align.training.reference_config import ReferenceConfig
-from stamm.align.training.reward_accuracy_config import RewardAccuracyConfig
+from stamm.align.data.config import DataSource, PrepareConfig, PrepareSettings
+from stamm.align.steps import offline_steps
+from stamm.align.training.config import (
+    BradleyTerry,
+    FineTuneConfig,
+    ReferenceConfig,
+    RewardAccuracyConfig,
+)
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
+from stamm.pages.config import ReportConfig
 from stamm.recipes.align import context_of, loss_check, on_answers
-from stamm.recipes.align_steps import offline_steps
-from stamm.recipes.report_step import report_step
 from stamm.recipes.start_model import start_model
-from stamm.reports.config import ReportConfig
+from stamm.reports.steps import report_step
 from stamm.runs.job import Step
 
 _ARM = "reward"
@@ -77,12 +79,11 @@ class RewardModelRecipe:
                 "tokenizer": start.tokenizer,
                 "data": training[0].folder,
             },
-            after=(training[-1].name,),
             external=start.external,
             outputs=("accuracy.json",),
         )
         steps = [*start.steps, *training, accuracy]
-        return (*steps, report_step(self.report, steps))
+        return (*steps, report_step(self.report))
 
 
 def reward() -> RewardModelRecipe:

@@ -52,10 +52,10 @@ class Arm:
 
     def model_of(self, base: DecoderConfig) -> DecoderConfig:
         """The decoder of the arm, in a recipe with the decoder `base`."""
-        found, given = replace(base, ffn=self.ffn), self.overrides
+        model, given = replace(base, ffn=self.ffn), self.overrides
         if given.qk_norm is not None:
-            found = replace(found, qk_norm=given.qk_norm)
-        return found if given.structured is None else replace(found, structured=given.structured)
+            model = replace(model, qk_norm=given.qk_norm)
+        return model if given.structured is None else replace(model, structured=given.structured)
 
     def pretrain_of(self, base: PretrainConfig) -> PretrainConfig:
         """The pretraining run of the arm, in a recipe with the run `base`."""

@@ -37,12 +37,12 @@ class GoldfishStudy(Study):
 
 def goldfish() -> GoldfishStudy:
     """The demo's model without the Goldfish loss and with it, by both hashes, audited; minutes."""
-    found = _with_masks(demo.demo(), PlainFFN(width=384, activation="xielu"))
-    probes = found.corpus.probes
+    study = _with_masks(demo.demo(), PlainFFN(width=384, activation="xielu"))
+    probes = study.corpus.probes
     assert probes is not None
     # Repeated often enough that the model without a mask begins to reproduce passages.
     probes = replace(probes, passages_per_bucket=6, repeats=(0, 1, 8, 32, 128))
-    return replace(found, corpus=replace(found.corpus, probes=probes))
+    return replace(study, corpus=replace(study.corpus, probes=probes))
 
 
 def smoke() -> GoldfishStudy:

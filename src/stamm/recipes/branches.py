@@ -21,11 +21,11 @@ from stamm.engine.checkpoint_files import STATE
 from stamm.models.self_guide import guided_steps, without_guide
 from stamm.optim.config import AdEMAMix, OptimizerConfig
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
+from stamm.pages.config import ReportConfig
 from stamm.pretrain.config import InitialWeights, PretrainConfig
 from stamm.recipes.length import packed_length
-from stamm.recipes.report_step import report_step
 from stamm.recipes.study import MANIFEST
-from stamm.reports.config import ReportConfig
+from stamm.reports.steps import report_step
 from stamm.runs.job import TRAINED, TRAINING_RECORDS, Step
 from stamm.runs.tracker_config import TensorBoard
 
@@ -107,7 +107,7 @@ class CooldownRecipe:
         )
         name = f"{source.name}-cooldown"
         train = _step(name, config, root, source.pack, source.checkpoint)
-        return (train, report_step(self.report, [train]))
+        return (train, report_step(self.report))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,14 +196,13 @@ class LongerRecipe:
                 step = replace(
                     step,
                     inputs={**step.inputs, "begin": checkpoint},
-                    after=(steps[-1].name,),
                     external={name: step.external[name] for name in sorted(external)},
                 )
             steps.append(step)
             last = config.batches(config.total_sequences()).num_steps
             checkpoint = f"{step.folder}/checkpoints/step-{last:08d}"
             done += stage.tokens if self.pack is None else 0
-        return (*steps, report_step(self.report, steps))
+        return (*steps, report_step(self.report))
 
     def _stage(
         self, source: _Source, stage: LongerStage, checkpoint: str, done: int
@@ -283,12 +282,12 @@ def _source(
         )
     total = config.total_sequences(packed_length(pack).sequences(config.context))
     plan = config.batches(total)
-    found_steps = sorted(
-        int(found.group(1))
+    saved_steps = sorted(
+        int(match.group(1))
         for path in (folder / "checkpoints").glob("step-*")
-        if (found := _CHECKPOINT.fullmatch(path.name)) and (path / STATE).is_file()
+        if (match := _CHECKPOINT.fullmatch(path.name)) and (path / STATE).is_file()
     )
-    ends = {number: plan.step(number - 1) for number in found_steps if number}
+    ends = {number: plan.step(number - 1) for number in saved_steps if number}
     start = config.schedule.decay_start(total)
     fitting = [
         number
@@ -297,7 +296,7 @@ def _source(
     ]
     if not fitting:
         falls = f"; the learning rate decays from sequence {start} on" if before_decay else ""
-        listed = ", ".join(map(str, found_steps)) or "none"
+        listed = ", ".join(map(str, saved_steps)) or "none"
         asked = "such checkpoint" if step is None else f"checkpoint of step {step} that fits"
         raise ConfigError(
             f"{folder} has no {asked}: there are {listed}{falls}",

@@ -13,8 +13,9 @@ from stamm.base.errors import ConfigError
 from stamm.corpus.config import CorpusConfig
 from stamm.evaluate.config import EvaluateConfig, check_step
 from stamm.evaluate.task import check_tasks
-from stamm.export.config import ExportConfig, check_sample_length
-from stamm.export.registry import export_problems, tokenizer_problem
+from stamm.export.config import ExportConfig, check_sample_length, set_options
+from stamm.export.registry import guarded_target, load_support
+from stamm.export.target import TargetSupport, TokenizerTarget
 from stamm.models.config import DecoderConfig
 
 
@@ -57,7 +58,7 @@ def check_reference(config: AuditConfig) -> None:
 
 
 def check_audit(config: AuditConfig, corpus: CorpusConfig, model: DecoderConfig) -> None:
-    """Nothing, when passages will be planted, and one fits with its continuation into the context.
+    """Check that passages will be planted, and that one fits with its continuation into the context.
 
     Raises   ConfigError with the values and the fix.
     """
@@ -92,16 +93,20 @@ def check_export(config: ExportConfig, models: Mapping[str, DecoderConfig]) -> N
         check_sample_length(config, model.max_context, "pretrain.model.max_context")
 
 
-def check_target(config: ExportConfig, arm: str, model: DecoderConfig, fix: str) -> None:
-    """Check that the export target holds the model of an arm.
+def check_target(config: ExportConfig, arm: str, model: DecoderConfig, fix: str) -> TargetSupport:
+    """The export target of an arm, which holds its model.
 
     Raises   ConfigError with the arm, the unsupported part and the fix.
     """
-    problems = export_problems(config.target, model, config.quantization)
+    target = load_support(config.target)
+    set_options(target, config)
+    problems = guarded_target(target, lambda: list(target.check(model.merged())))
     if problems:
         raise ConfigError(
-            f"arm {arm!r} cannot be exported to {config.target}: {'; '.join(problems)}", fix=fix
+            f"arm {arm!r} cannot be exported to {config.target}: {'; '.join(map(str, problems))}",
+            fix=fix,
         )
+    return target
 
 
 def check_tuned_export(
@@ -114,8 +119,13 @@ def check_tuned_export(
 
     Raises   ConfigError with what does not fit and the fix
     """
-    check_target(config, arm, model, "Set export=none, or another export.target")
-    if problem := tokenizer_problem(config.target, tokenizer, model.vocab_size):
+    target = check_target(config, arm, model, "Set export=none, or another export.target")
+    problem = ""
+    if isinstance(target, TokenizerTarget):
+        problem = guarded_target(
+            target, lambda: target.tokenizer_problem(tokenizer, model.vocab_size)
+        )
+    if problem:
         raise ConfigError(
             f"arm {arm!r} cannot be exported to {config.target}: {problem}",
             fix="Set export=none, or another export.target",

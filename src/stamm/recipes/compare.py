@@ -5,40 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from stamm.base.config import to_plain, validate
-from stamm.corpus.config import CorpusConfig
-from stamm.corpus.pack_config import PackConfig
+from stamm.compare.config import LookConfig, PlanConfig, config_hash
+from stamm.compare.records import PlannedArm
+from stamm.compare.steps import PAGE, look_step, page_step, plan_step
+from stamm.corpus.config import CorpusConfig, PackConfig
+from stamm.corpus.steps import corpus_steps, token_steps
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.config import EngineConfig, RollBackAndSkip, SkipUpdate
-from stamm.evaluate.config import EvaluateConfig, task_inputs
+from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.steps import evaluate_step
 from stamm.models.flops import count_parameters
 from stamm.optim.schedules import Schedule, WarmupStableDecay
+from stamm.pages.config import ReportConfig
 from stamm.pretrain.average_config import WeightAverage
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.lr_finder import CHOSEN, FINAL, REFINED, SHORT, ChoiceConfig
-from stamm.pretrain.step_timing_config import PaceConfig, TimedArm
-from stamm.recipes.activation_steps import activation_steps
+from stamm.pretrain.step_timing_config import STEP_TIMING, StepTimingConfig, TimedArm
+from stamm.pretrain.steps import (
+    activation_steps,
+    average_step,
+    pretrain_step,
+    rate_step,
+    step_timing_step,
+)
 from stamm.recipes.arm import Arm
 from stamm.recipes.checks import check_evaluation
-from stamm.recipes.corpus_steps import corpus_steps, token_steps
 from stamm.recipes.matching import EqualFlops, EqualParameters, EqualTime, equal_widths, equal_work
-from stamm.reports.comparison_config import (
-    LOOK,
-    PLAN,
-    PLAN_SHA256,
-    LookConfig,
-    PlanConfig,
-    config_hash,
-)
-from stamm.reports.config import ReportConfig
 from stamm.runs.executors import Execution, LocalExecutor
-from stamm.runs.job import TRAINED, TRAINING_RECORDS, Step
-from stamm.runs.schemas.comparison import PlannedArm
+from stamm.runs.job import Step
 
-PAGE = ("comparison.json", "comparison.html")
-_PACE = "pace/pace.json"
 _ALL_STEPS = 10**9
 
 
@@ -96,7 +93,7 @@ class Comparison:
     seeds        of the compared runs; a seed sets data order and initial weights, and parameters
                  that arms share start equal
     looks        numbers of finished seeds after which the comparison may stop (group-sequential,
-                 `reports.sequential`); the last is all seeds. (): one look, at the end
+                 `statistics.sequential`); the last is all seeds. (): one look, at the end
     difference   smallest difference of interest in bits per byte: an arm whose interval excludes it
                  is decided. None: only a shown difference decides
     average      evaluate the mean of the last weights instead of the final ones, which are evaluated
@@ -157,7 +154,7 @@ class Comparison:
             (
                 "matched",
                 isinstance(self.matched, EqualFlops) or not any(map(_is_guided, self.arms)),
-                "must be EqualFlops: an arm is self-guided, and its guides are parameters and time of a "
+                "must be EqualFlops: an arm is self-guided, and its guides add parameters and time in a "
                 "part of the run",
             ),
             (
@@ -181,7 +178,7 @@ class Comparison:
             (
                 "model",
                 vocabulary == self.tokenizer.vocab_size,
-                f"has not the vocabulary of tokenizer.vocab_size = {self.tokenizer.vocab_size}",
+                f"does not have the vocabulary of tokenizer.vocab_size = {self.tokenizer.vocab_size}",
             ),
         )
         rolls = isinstance(pretrain.engine.on_nonfinite, RollBackAndSkip)
@@ -275,7 +272,7 @@ class Comparison:
             *token_steps(self.tokenizer, self.pack),
         ]
         if isinstance(self.matched, EqualTime):
-            steps.append(self._pace_step(runs, self.matched))
+            steps.append(self._step_timing(runs, self.matched))
         for arm, run in runs.items():
             steps += self._tuning_steps(arm, run)
         steps.append(self._plan_step(runs))
@@ -285,18 +282,10 @@ class Comparison:
                 run = replace(_to_its_end(run), seed=seed, tuned=FINAL)
                 steps += [replace(step, unless=gate) for step in self._final_steps(arm, run)]
             if number in self.looks[:-1]:
-                steps.append(self._look_step(number, steps, gate))
+                look = LookConfig(seeds=number, difference=self.difference)
+                steps.append(look_step(look, unless=gate))
                 gate = steps[-1].name
-        report = Step(
-            name="compare",
-            job="compare",
-            config=self.report,
-            folder=".",
-            inputs={"run": "."},
-            after=tuple(step.name for step in steps),
-            outputs=PAGE,
-        )
-        return (*steps, report)
+        return (*steps, page_step(self.report))
 
     def planned_looks(self) -> tuple[int, ...]:
         """Seeds after which there is a verdict: `looks`, or all seeds."""
@@ -327,32 +316,10 @@ class Comparison:
             difference=self.difference,
             pilot=self.pilot,
         )
-        pilot = Path(self.pilot) / PAGE[0]
-        return Step(
-            name="plan",
-            job="plan",
-            config=config,
-            folder="plan",
-            inputs={f"chosen.{name}": f"tune/{name}/chosen/{CHOSEN}" for name in runs},
-            after=tuple(f"choose.{name}" for name in runs),
-            external={str(pilot): pilot} if self.pilot else {},
-            outputs=(PLAN, PLAN_SHA256),
-        )
+        return plan_step(config, {name: f"tune/{name}/chosen/{CHOSEN}" for name in runs})
 
-    def _look_step(self, number: int, before: list[Step], gate: str) -> Step:
-        return Step(
-            name=f"look.{number}",
-            job="look",
-            config=LookConfig(seeds=number, difference=self.difference),
-            folder=f"looks/{number}",
-            inputs={"run": "."},
-            after=tuple(step.name for step in before),
-            outputs=(LOOK,),
-            unless=gate,
-        )
-
-    def _pace_step(self, runs: Mapping[str, PretrainConfig], matched: EqualTime) -> Step:
-        config = PaceConfig(
+    def _step_timing(self, runs: Mapping[str, PretrainConfig], matched: EqualTime) -> Step:
+        config = StepTimingConfig(
             arms=tuple(
                 TimedArm(name=name, pretrain=_to_its_end(run)) for name, run in runs.items()
             ),
@@ -362,15 +329,7 @@ class Comparison:
             warmup_steps=matched.warmup_steps,
             steps=matched.steps,
         )
-        return Step(
-            name="pace",
-            job="pace",
-            config=config,
-            folder="pace",
-            inputs={"pack": "pack", "tokenizer": "tokenizer"},
-            after=("pack", "tokenizer"),
-            outputs=("pace.json",),
-        )
+        return step_timing_step(config)
 
     def _tuning_steps(self, arm: str, run: PretrainConfig) -> list[Step]:
         paced = isinstance(self.matched, EqualTime)
@@ -379,17 +338,17 @@ class Comparison:
                 f"tune.{arm}.{number}",
                 f"tune/{arm}/{number}",
                 replace(self.short(run, rate), tuned=f"{arm}.{SHORT}" if paced else ""),
-                (_PACE, "pace") if paced else None,
+                f"step_timing/{STEP_TIMING}" if paced else "",
             )
             for number, rate in enumerate(self.tuning.rates if self.tuning.trials else ())
         ]
         steps = list(trials)
         for turn in range(self.tuning.refinements):
             config = ChoiceConfig(arm=arm, trials=len(trials))
-            refine = _decide(
-                "refine", f"refine.{arm}.{turn}", f"refined-{turn}", config, trials, paced
+            refine = rate_step(
+                "refine", f"refine.{arm}.{turn}", f"refined-{turn}", config, trials, timed=paced
             )
-            chosen = (f"{refine.folder}/{REFINED}", refine.name)
+            chosen = f"{refine.folder}/{REFINED}"
             more = [
                 _train(
                     f"tune.{arm}.{number}",
@@ -405,55 +364,38 @@ class Comparison:
             config = ChoiceConfig(arm=arm, trials=len(trials), margin=self.tuning.margin)
         else:
             config = ChoiceConfig(arm=arm, trials=0, rate=self.tuning.rates[0])
-        return [*steps, _decide("choose", f"choose.{arm}", "chosen", config, trials, paced)]
+        choose = rate_step("choose", f"choose.{arm}", "chosen", config, trials, timed=paced)
+        return [*steps, choose]
 
     def _final_steps(self, arm: str, run: PretrainConfig) -> list[Step]:
         name, folder = f"{arm}.{run.seed}", f"final/{arm}/{run.seed}"
-        chosen = (f"tune/{arm}/chosen/{CHOSEN}", f"choose.{arm}")
-        train = _train(f"pretrain.{name}", folder, run, chosen)
-        train = replace(train, after=(*train.after, "plan"))
+        train = _train(f"pretrain.{name}", folder, run, f"tune/{arm}/chosen/{CHOSEN}")
+        train = replace(train, after=("plan",))
         if self.average is None:
-            return [train, self._evaluate_step(f"evaluate.{name}", folder, train)]
-        average = Step(
-            name=f"average.{name}",
-            job="average",
-            config=self.average,
-            folder=f"{folder}/averaged",
-            inputs={"run": folder},
-            after=(train.name,),
-            outputs=("model",),
-        )
+            return [train, self._evaluated(f"evaluate.{name}", folder)]
+        average = average_step(f"average.{name}", self.average, folder)
         return [
             train,
-            self._evaluate_step(f"evaluate_final.{name}", folder, train),
+            self._evaluated(f"evaluate_final.{name}", folder),
             average,
-            self._evaluate_step(f"evaluate.{name}", average.folder, average),
+            self._evaluated(f"evaluate.{name}", average.folder),
         ]
 
-    def _evaluate_step(self, name: str, folder: str, made: Step) -> Step:
-        return Step(
-            name=name,
-            job="evaluate",
-            config=self.evaluate,
-            folder=f"{folder}/evaluate",
-            inputs={"model": f"{folder}/model", "tokenizer": "tokenizer", "pack": "pack"},
-            after=(made.name, "tokenizer", "pack"),
-            external=task_inputs(self.evaluate.tasks, self.evaluate.task_folder),
-            outputs=(".",),
-        )
+    def _evaluated(self, name: str, folder: str) -> Step:
+        return evaluate_step(name, f"{folder}/evaluate", f"{folder}/model", self.evaluate)
 
 
 def without_peak(schedule: Schedule) -> Schedule:
-    """The schedule with the default peak, in whose place tuning chooses one."""
+    """The schedule with the default peak, which tuning replaces."""
     return replace(schedule, peak=type(schedule).peak)
 
 
 def shortened(schedule: Schedule, share: float) -> Schedule:
-    """The schedule of a run of `share` of the length: what it counts in sequences is as much shorter."""
-    found = replace(schedule, warmup_sequences=round(schedule.warmup_sequences * share))
-    if isinstance(found, WarmupStableDecay) and found.decay_sequences is not None:
-        found = replace(found, decay_sequences=round(found.decay_sequences * share))
-    return found
+    """The schedule of a run of `share` of the length: its numbers of sequences times `share`."""
+    shorter = replace(schedule, warmup_sequences=round(schedule.warmup_sequences * share))
+    if isinstance(shorter, WarmupStableDecay) and shorter.decay_sequences is not None:
+        shorter = replace(shorter, decay_sequences=round(shorter.decay_sequences * share))
+    return shorter
 
 
 def _is_guided(arm: Arm) -> bool:
@@ -478,36 +420,8 @@ def _to_its_end(run: PretrainConfig) -> PretrainConfig:
     return replace(run, engine=replace(run.engine, on_nonfinite=skipping))
 
 
-def _train(name: str, folder: str, config: PretrainConfig, chosen: tuple[str, str] | None) -> Step:
-    """A training step; `chosen`: file with its chosen settings, and the step that writes it."""
-    inputs = {"pack": "pack", "tokenizer": "tokenizer"}
-    if chosen is not None:
-        inputs["tuned"] = chosen[0]
-    return Step(
-        name=name,
-        job="pretrain",
-        config=config,
-        folder=folder,
-        inputs=inputs,
-        after=("pack", "tokenizer", *((chosen[1],) if chosen else ())),
-        external=config.user_files(),
-        outputs=TRAINED,
-        records=TRAINING_RECORDS,
-    )
-
-
-def _decide(
-    job: str, name: str, folder: str, config: ChoiceConfig, trials: list[Step], paced: bool
-) -> Step:
-    inputs: dict[str, Any] = {f"trial.{i}": step.folder for i, step in enumerate(trials)}
-    if paced:
-        inputs["pace"] = _PACE
-    return Step(
-        name=name,
-        job=job,
-        config=config,
-        folder=f"tune/{config.arm}/{folder}",
-        inputs=inputs,
-        after=(*(step.name for step in trials), *(("pace",) if paced else ())),
-        outputs=({"refine": REFINED, "choose": CHOSEN}[job],),
-    )
+def _train(name: str, folder: str, config: PretrainConfig, chosen: str = "") -> Step:
+    """A training step; `chosen`: file with its chosen settings."""
+    tuned = {"tuned": chosen} if chosen else {}
+    inputs = {"pack": "pack", "tokenizer": "tokenizer", **tuned}
+    return pretrain_step(name, folder, config, inputs)

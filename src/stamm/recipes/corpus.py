@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stamm.corpus.canaries.config import CanariesConfig, ProbesConfig
-from stamm.corpus.config import CorpusConfig
+from stamm.corpus.config import CanariesConfig, CorpusConfig, PackConfig, ProbesConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.demo import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
+from stamm.corpus.inputs import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
 from stamm.corpus.licences.config import LicenceConfig
-from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.quality.config import QualityConfig
+from stamm.corpus.steps import corpus_steps, evidence_step, token_steps
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.corpus.transparency.config import EvidenceConfig
-from stamm.recipes.corpus_steps import corpus_steps, evidence_step, token_steps
-from stamm.recipes.report_step import report_step
-from stamm.reports.config import ReportConfig
+from stamm.pages.config import ReportConfig
+from stamm.reports.steps import report_step
 from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
 
@@ -38,8 +36,8 @@ class CorpusRecipe:
     def steps(self) -> tuple[Step, ...]:
         """Everything to be done, in order."""
         steps = [*corpus_steps(self.corpus), *token_steps(self.tokenizer, self.pack)]
-        steps.append(evidence_step(self.evidence, "corpus"))
-        return (*steps, report_step(self.report, steps))
+        steps.append(evidence_step(self.evidence))
+        return (*steps, report_step(self.report))
 
 
 def demo_corpus() -> CorpusRecipe:

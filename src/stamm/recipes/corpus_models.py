@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from stamm.base.errors import ConfigError
 from stamm.corpus.classifiers.config import ClassifierConfig
@@ -19,10 +19,6 @@ _CLASSIFIER_INPUTS = ("labelled", "clean", "unseen_labelled", "unseen_clean")
 @dataclass(frozen=True, kw_only=True)
 class ClassifierRecipe:
     """A text classifier, for corpus.toxicity_classifier or corpus.quality_classifier."""
-
-    FORMER_KEYS: ClassVar = {  # of version 0.1
-        "head": "classifier",
-    }
 
     classifier: ClassifierConfig | None = None
 

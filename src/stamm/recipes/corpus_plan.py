@@ -23,7 +23,7 @@ _CORES = (64, 1024, 16384)
 _HOUR = 3600.0
 # The tokenizer is trained on a sample, which does not grow with the corpus.
 _SAMPLED = ("tokenizer", "all")
-_KEEPING = ("screen", "settle", "tokenize", "pack")
+_KEEPING = ("filter", "finalize", "tokenize", "pack")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +49,12 @@ def corpus_plan(run: Path) -> dict[str, Any]:
     path = run / "log" / "rates.json"
     if not path.is_file():
         raise DataError(
-            f"{run} has measured no rates",
+            f"{run} has no measured rates",
             fix="Run the recipe once, on a sample of the input; then plan it with the same --out",
         )
     rates = read_json(path)
     try:
-        size, records = rates["screen"]["input_bytes"], rates["screen"]["records"]
+        size, records = rates["filter"]["input_bytes"], rates["filter"]["records"]
         seconds = _seconds(rates, run)
         total = sum(seconds.values())
         growing = total - seconds.get(_SAMPLED, 0.0)
@@ -87,18 +87,18 @@ def corpus_plan(run: Path) -> dict[str, Any]:
 
 def _seconds(rates: dict[str, Any], run: Path) -> dict[tuple[str, str], float]:
     """Core seconds by step and part; a step without parts is one part, "all"."""
-    found: dict[tuple[str, str], float] = {}
+    seconds: dict[tuple[str, str], float] = {}
     for step, times in rates.items():
         spent = dict(times["worker_seconds"])
         whole = spent.pop("all")
         for name, part in spent.items():
-            found[step, name] = part
-        found[step, "rest" if spent else "all"] = max(0.0, whole - sum(spent.values()))
+            seconds[step, name] = part
+        seconds[step, "rest" if spent else "all"] = max(0.0, whole - sum(spent.values()))
     for path in sorted((run / "steps").glob("*.json")):
         receipt = read_json(path)
-        if receipt["step"] in ("decide", "tokenizer"):
-            found[receipt["step"], "all"] = float(receipt["seconds"])
-    return found
+        if receipt["step"] in ("global_filter", "tokenizer"):
+            seconds[receipt["step"], "all"] = float(receipt["seconds"])
+    return seconds
 
 
 def _scale(name: str, wanted: int, seconds_per_byte: float, disk: float) -> dict[str, Any]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stamm.audit.config import AuditConfig
-from stamm.corpus.canaries.config import ProbesConfig
-from stamm.corpus.config import CorpusConfig
+from stamm.corpus.config import CorpusConfig, PackConfig, ProbesConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.demo import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
-from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.inputs import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.engine.config import EngineConfig
 from stamm.evaluate.config import EvaluateConfig

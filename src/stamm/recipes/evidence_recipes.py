@@ -27,18 +27,18 @@ _PLAIN, _GATED = 384, 256
 def evidence_longer() -> Comparison:
     """xIELU against ReLU² with twice the tokens, 6 seeds; set corpus.inputs=YOUR_TEXT; 32 minutes of a core.
 
-    2 (3 + 6) runs, on seeds that no other recipe of the two has. The 36 seeds at 768 steps show xIELU
+    2 (3 + 6) runs, on seeds that no other recipe with these two arms uses. The 36 seeds at 768 steps show xIELU
     above ReLU², the published runs, 10^5 times as long, below.
     """
-    found, steps = evidence_activations(), 2 * 768
-    batch = found.pretrain.batch[0].size
-    schedule = replace(found.pretrain.schedule, warmup_sequences=2 * 40 * batch)
+    comparison, steps = evidence_activations(), 2 * 768
+    batch = comparison.pretrain.batch[0].size
+    schedule = replace(comparison.pretrain.schedule, warmup_sequences=2 * 40 * batch)
     return replace(
-        found,
-        pretrain=replace(found.pretrain, sequences=steps * batch, schedule=schedule),
-        arms=found.arms[1:],
+        comparison,
+        pretrain=replace(comparison.pretrain, sequences=steps * batch, schedule=schedule),
+        arms=comparison.arms[1:],
         baseline="relu2",
-        tuning=replace(found.tuning, rates=(5e-4, 1e-3, 2e-3)),
+        tuning=replace(comparison.tuning, rates=(5e-4, 1e-3, 2e-3)),
         seeds=tuple(range(69, 75)),
         looks=(),
     )
@@ -83,12 +83,12 @@ def evidence_optimizer() -> Comparison:
         Arm(name="wsd", ffn=swiglu, overrides=ArmOverrides(schedule=wsd)),
         Arm(name="apertus", ffn=xielu, overrides=everything),
     )
-    found = claim(arms, "llama")
+    comparison = claim(arms, "llama")
     return replace(
-        found,
+        comparison,
         pretrain=replace(
-            found.pretrain,
-            model=replace(found.pretrain.model, qk_norm=False),
+            comparison.pretrain,
+            model=replace(comparison.pretrain.model, qk_norm=False),
             optimizer=AdamW(),
             schedule=Cosine(peak=wsd.peak, warmup_sequences=wsd.warmup_sequences),
             goldfish=None,
@@ -101,10 +101,10 @@ def evidence_tokens() -> Comparison:
 
     arXiv 2509.14233 reports 30 to 40 % fewer tokens for an equal loss. A cosine has no steps at
     its peak from which the tokens to an equal loss could be read, so losses at the ends are compared.
-    3 (2 + 8) runs, on seeds that evidence_optimizer has not; the rates are those that it chose.
+    3 (2 + 8) runs, on seeds that evidence_optimizer does not use; the rates are those that it chose.
     """
-    found = evidence_optimizer()
-    llama, apertus = found.arms[0], found.arms[-1]
+    comparison = evidence_optimizer()
+    llama, apertus = comparison.arms[0], comparison.arms[-1]
     shorter = tuple(
         Arm(
             name=f"apertus_{percent}",
@@ -114,9 +114,9 @@ def evidence_tokens() -> Comparison:
         for percent in (70, 60)
     )
     return replace(
-        found,
+        comparison,
         arms=(llama, *shorter),
-        tuning=replace(found.tuning, rates=(1e-3, 2e-3)),
+        tuning=replace(comparison.tuning, rates=(1e-3, 2e-3)),
         seeds=tuple(range(9, 17)),
     )
 
@@ -126,10 +126,10 @@ def evidence_ablation() -> Comparison:
 
     The parts of evidence_optimizer, taken out instead of added: its Llama-like baseline differs from
     seed to seed by a tenth of a bit per byte, which hides what a part does; the whole recipe by a
-    hundredth. 4 (4 + 8) runs, on seeds that evidence_optimizer and evidence_tokens have not.
+    hundredth. 4 (4 + 8) runs, on seeds that evidence_optimizer and evidence_tokens do not use.
     """
-    found = evidence_optimizer()
-    base, arm = found.pretrain, found.arms[-1]
+    comparison = evidence_optimizer()
+    base, arm = comparison.pretrain, comparison.arms[-1]
     whole = arm.pretrain_of(base)
     parts = {
         "whole": ArmOverrides(),
@@ -138,9 +138,11 @@ def evidence_ablation() -> Comparison:
         "cosine": ArmOverrides(schedule=base.schedule),
     }
     return replace(
-        found,
+        comparison,
         pretrain=replace(whole, model=replace(whole.model, ffn=base.model.ffn)),
-        arms=tuple(Arm(name=name, ffn=arm.ffn, overrides=one) for name, one in parts.items()),
+        arms=tuple(
+            Arm(name=name, ffn=arm.ffn, overrides=overrides) for name, overrides in parts.items()
+        ),
         baseline="whole",
         seeds=tuple(range(17, 25)),
     )
@@ -155,8 +157,8 @@ def evidence_goldfish() -> Comparison:
     masks = (Goldfish(k=50, h=50, hash="apertus"), Goldfish(k=50, h=50, hash="stamm"))
     arms = [Arm(name="every_token", ffn=ffn)]
     arms += [Arm(name=mask.hash, ffn=ffn, overrides=ArmOverrides(goldfish=mask)) for mask in masks]
-    found = claim(arms, "every_token")
-    return replace(found, pretrain=replace(found.pretrain, goldfish=None))
+    comparison = claim(arms, "every_token")
+    return replace(comparison, pretrain=replace(comparison.pretrain, goldfish=None))
 
 
 def evidence_structured() -> Comparison:

@@ -9,7 +9,7 @@ from typing import Any
 
 from stamm.base.config import to_plain
 from stamm.base.errors import DataError
-from stamm.base.files import read_json
+from stamm.base.files import has_ending, read_json
 from stamm.base.units import count_text
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.inputs import expand
@@ -121,12 +121,12 @@ def text_bytes(corpus: CorpusConfig) -> float:
 def tokens_of_files(paths: Iterable[Path]) -> int:
     """About how many tokens the rows of fine-tuning have, from the sizes of their files."""
     unpacked = {".zst": 3.7, ".gz": 3.1, ".parquet": 2.0}  # as JSONL, which `KEPT_SHARE` compares
-    sizes = (path.stat().st_size * unpacked.get(path.suffix, 1.0) for path in paths)
+    sizes = (path.stat().st_size * unpacked.get(path.suffix.lower(), 1.0) for path in paths)
     return round(sum(sizes) / BYTES_PER_TOKEN)
 
 
 def _kept_share(name: str) -> float:
-    fitting = [end for end in KEPT_SHARE if name.endswith(end)]
+    fitting = [end for end in KEPT_SHARE if has_ending(name, end)]
     if not fitting:
         raise DataError(
             f"{name} has an unknown file format",

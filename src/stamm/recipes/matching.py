@@ -40,7 +40,7 @@ class EqualFlops:
 class EqualTime:
     """Every arm trains as many seconds as the baseline, by its length; widths are as given.
 
-    rounds, warmup_steps, steps   how seconds per step are measured: `pretrain.pace`
+    rounds, warmup_steps, steps   how seconds per step are measured: `pretrain.step_timing`
     """
 
     rounds: int = 3
@@ -81,15 +81,15 @@ def equal_work(
     self-guided training count by the mean of their draws.
     """
     work = training_work(baseline, context, sequences // batch, batch)
-    found = []
+    lengths = []
     for model in models:
         # Without guides the first division is exact; with them the share of guided steps is fixed.
         steps = max(round(work / (training_flops(model, context) * batch)), 1)
         for _ in range(3):
-            each = training_work(model, context, steps, batch) / steps
-            steps = max(round(work / each), 1)
-        found.append(steps * batch)
-    return tuple(found)
+            step_work = training_work(model, context, steps, batch) / steps
+            steps = max(round(work / step_work), 1)
+        lengths.append(steps * batch)
+    return tuple(lengths)
 
 
 def training_work(model: DecoderConfig, context: int, steps: int, batch: int) -> float:
@@ -118,17 +118,17 @@ def _width(model: DecoderConfig, arm: Arm, wanted: int, tolerance: float) -> int
     def parameters(width: int) -> int:
         return _parameters(model, replace(arm, ffn=replace(arm.ffn, width=width)))
 
-    one, two = parameters(1), parameters(2)
-    exact = (wanted - one) / (two - one) + 1
+    at_width_1, at_width_2 = parameters(1), parameters(2)
+    exact = (wanted - at_width_1) / (at_width_2 - at_width_1) + 1
     power = _ROUND
     while power:
         width = max(round(exact / power), 1) * power
-        found = parameters(width)
-        if abs(found - wanted) <= tolerance * wanted:
+        count = parameters(width)
+        if abs(count - wanted) <= tolerance * wanted:
             return width
         power //= 2
     raise ConfigError(
         f"arm {arm.name}: no width gives {wanted:,} parameters to {tolerance:.2%}; {width} gives "
-        f"{found:,}",
+        f"{count:,}",
         fix="Raise matched.tolerance, or make the models larger",
     )

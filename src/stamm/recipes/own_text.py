@@ -13,11 +13,9 @@ from stamm.audit.config import AuditConfig
 from stamm.base.config import closest, validate
 from stamm.base.errors import ConfigError
 from stamm.base.units import count_text, parse_count
-from stamm.corpus.canaries.config import ProbesConfig
-from stamm.corpus.config import CorpusConfig
+from stamm.corpus.config import CorpusConfig, PackConfig, ProbesConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.licences.config import LicenceConfig
-from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.quality.config import QualityConfig
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.engine.config import EngineConfig
@@ -141,7 +139,7 @@ def parameters_of(size: str) -> int:
 
 
 def parameters_for(text: float) -> int:
-    """Parameters for so many bytes of text: 20 tokens a parameter, and the smallest sizes for little."""
+    """Parameters for so many bytes of text: 20 tokens a parameter, and the smallest sizes for little text."""
     least = min(SIZES["tiny"], max(100_000, 0.3 * text))
     return round(max(least, text / _BYTES_PER_TOKEN / _TOKENS_PER_PARAMETER))
 
@@ -151,7 +149,9 @@ def decoder_of(parameters: int, text: float) -> DecoderConfig:
     words = max(512, 2 ** math.floor(math.log2(max(text / _BYTES_PER_WORD, 1))))
     widths = [*range(32, 257, 32), *range(320, 1025, 64), *range(1152, 4097, 128)]
     decoders = [_decoder(width, parameters, words) for width in widths]
-    return min(decoders, key=lambda one: abs(math.log(count_parameters(one).total / parameters)))
+    return min(
+        decoders, key=lambda decoder: abs(math.log(count_parameters(decoder).total / parameters))
+    )
 
 
 def _decoder(width: int, parameters: int, words: int) -> DecoderConfig:

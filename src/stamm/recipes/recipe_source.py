@@ -18,8 +18,8 @@ def recipe_source(recipe: Recipe) -> str:
     """
     text = source_file(recipe.name).read_text(encoding="utf-8")
     tree, lines = ast.parse(text), text.splitlines()
-    found = {name: node for node in tree.body for name in _defined(node)}
-    needed = _needed(recipe.build.__name__, found)
+    definitions = {name: node for node in tree.body for name in _defined(node)}
+    needed = _needed(recipe.build.__name__, definitions)
     imports, classes, code = list[str](), list[str](), list[str]()
     for node in tree.body:
         names = [name for name in _defined(node) if name in needed]
@@ -37,16 +37,16 @@ def recipe_source(recipe: Recipe) -> str:
     return "\n\n\n".join([head, *code]) + "\n"
 
 
-def _needed(first: str, found: dict[str, ast.stmt]) -> set[str]:
+def _needed(first: str, definitions: dict[str, ast.stmt]) -> set[str]:
     """`first` and the names of the file that it uses, and that they use; not those of classes."""
     needed, todo = set[str](), [first]
     while todo:
         name = todo.pop()
-        if name in needed or name not in found:
+        if name in needed or name not in definitions:
             continue
         needed.add(name)
-        if not isinstance(found[name], ast.ClassDef):
-            todo += [one.id for one in ast.walk(found[name]) if isinstance(one, ast.Name)]
+        if not isinstance(definitions[name], ast.ClassDef):
+            todo += [node.id for node in ast.walk(definitions[name]) if isinstance(node, ast.Name)]
     return needed
 
 
@@ -59,7 +59,7 @@ def _defined(node: ast.stmt) -> Iterator[str]:
     elif isinstance(node, (ast.Assign, ast.AnnAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
-            yield from (one.id for one in ast.walk(target) if isinstance(one, ast.Name))
+            yield from (inner.id for inner in ast.walk(target) if isinstance(inner, ast.Name))
 
 
 def _bound(alias: ast.alias) -> str:
@@ -84,7 +84,7 @@ def _from_import(module: str, names: list[str]) -> str:
 def _first_line(node: ast.stmt, lines: list[str]) -> int:
     """Index of the first line, with decorators and the comment above."""
     decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-    first = min([node.lineno, *(one.lineno for one in decorators)]) - 1
+    first = min([node.lineno, *(decorator.lineno for decorator in decorators)]) - 1
     while first and lines[first - 1].startswith("#"):
         first -= 1
     return first

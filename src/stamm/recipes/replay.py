@@ -10,15 +10,14 @@ from typing import Any
 from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
+from stamm.corpus.config import PackConfig, ReplayConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.inputs import expand
-from stamm.corpus.opt_out_config import ReplayConfig
-from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.steps import evidence_step
 from stamm.corpus.tokenizer.config import TokenizeConfig
 from stamm.corpus.transparency.config import EvidenceConfig
-from stamm.recipes.corpus_steps import evidence_step
-from stamm.recipes.report_step import report_step
-from stamm.reports.config import ReportConfig
+from stamm.pages.config import ReportConfig
+from stamm.reports.steps import report_step
 from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
 from stamm.runs.run import Run
@@ -80,20 +79,18 @@ class ReplayRecipe:
             ),
             Step(
                 name="tokenizer",
-                job="take_tokenizer",
+                job="copy_tokenizer",
                 config=TokenizeConfig(),
                 folder="tokenizer",
                 inputs={"tokenizer": finished_inputs["tokenizer"]},
-                after=("replay",),
                 outputs=("tokenizer.json",),
             ),
             Step(
-                name="retake",
-                job="retake",
+                name="reuse_tokens",
+                job="reuse_tokens",
                 config=TokenizeConfig(),
                 folder="tokens",
                 inputs={"corpus": "corpus", "tokens": finished_inputs["tokens"]},
-                after=("replay",),
                 outputs=(".",),
                 sharded=True,
             ),
@@ -103,13 +100,12 @@ class ReplayRecipe:
                 config=self._pack(finished),
                 folder="pack",
                 inputs={"tokens": "tokens"},
-                after=("retake",),
                 outputs=(".",),
                 sharded=True,
             ),
         ]
-        steps.append(evidence_step(self.evidence, "replay"))
-        return (*steps, report_step(self.report, steps))
+        steps.append(evidence_step(self.evidence))
+        return (*steps, report_step(self.report))
 
     def _finished(self) -> Path:
         if not self.run:
@@ -136,7 +132,7 @@ class ReplayRecipe:
         agents, source = _recorded_agents(finished)
         if not agents:
             raise ConfigError(
-                f"{finished / 'config.json'} does not tell which agents the corpus was checked for",
+                f"{finished / 'config.json'} does not record which agents the corpus was checked for",
                 where="replay.agents",
                 fix="Set replay.agents, such as replay.agents=package:training",
             )

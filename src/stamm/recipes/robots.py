@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.consent.fetch_config import KINDS, FetchConfig, Kind
+from stamm.corpus.consent.config import KINDS, FetchConfig, Kind
 from stamm.corpus.inputs import expand
 from stamm.runs.job import Step
 

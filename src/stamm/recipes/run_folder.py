@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,22 @@ _PAGES = ("comparison.html", "report.html")
 class RunFolder:
     """A run folder on disk. Files are read on access; nothing is written.
 
-    root   the folder
+    root        the folder
+    execution   the `RecipeRun` of `stamm.run` with its steps; None for a folder that is only read. Of a
+                dry run the folder need not exist
     """
 
     root: Path
+    execution: Any = field(default=None, repr=False, compare=False)
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], execution: Any = None) -> None:
         object.__setattr__(self, "root", Path(root))
-        if not (self.root / "config.json").is_file():
+        object.__setattr__(self, "execution", execution)
+        if execution is None and not (self.root / "config.json").is_file():
             raise RunError(f"{self.root} is not a run folder", fix="`stamm ls runs` lists them")
+
+    def __fspath__(self) -> str:
+        return str(self.root)
 
     @property
     def state(self) -> str:
@@ -47,8 +54,8 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """The resolved configuration, as plain values."""
         stored = _object(self.root / "config.json")
-        found: dict[str, Any] = stored.get("config", stored)
-        return found
+        config: dict[str, Any] = stored.get("config", stored)
+        return config
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -89,9 +96,9 @@ class RunFolder:
                  arm's model holds.
         """
         path = self.arm(arm) / file
-        found = _object(path)
-        check_same_weights(found.get(KEY), str(path), self.arm(arm) / "model")
-        return found
+        record = _object(path)
+        check_same_weights(record.get(KEY), str(path), self.arm(arm) / "model")
+        return record
 
 
 def open_run(folder: str | os.PathLike[str]) -> RunFolder:

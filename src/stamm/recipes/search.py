@@ -10,22 +10,18 @@ from stamm.activations.spec import Spec
 from stamm.base.config import to_plain, validate
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_file
+from stamm.compare.config import config_hash
 from stamm.corpus.inputs import expand
 from stamm.models.config import PlainFFN
+from stamm.pages.config import ReportConfig
 from stamm.recipes.arm import Arm
 from stamm.recipes.compare import Comparison, shortened
 from stamm.recipes.matching import EqualParameters
-from stamm.reports.comparison_config import config_hash
-from stamm.reports.config import ReportConfig
 from stamm.runs.job import Step
-from stamm.runs.schemas.search import COSTS, PLAN, PLAN_SHA256, SCREENED, PlannedCandidate
-from stamm.search.config import (
-    CandidateConfig,
-    CostConfig,
-    ScreenLimits,
-    SearchPlanConfig,
-)
+from stamm.search.config import CostConfig, ScreenLimits, SearchPlanConfig
 from stamm.search.families import Family, Proposal, proposals
+from stamm.search.records import PlannedCandidate
+from stamm.search.steps import cost_step, plan_step, screen_steps
 
 RULE = (
     "After each round a candidate is dropped when its corrected interval shows that it is worse than the "
@@ -38,13 +34,13 @@ CONFIRMED = 0.99  # smallest confidence of a confirmation
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """A round of successive halving: a comparison of the candidates that are left.
+    """A round of successive halving: a comparison of the remaining candidates.
 
     length   of its runs, as a share of those of `compare`
     seeds    of its runs
     rates    learning rates of its tuning, as a shorter run takes higher ones; (): those of `compare`.
              A single one is taken as it is
-    keep     number of candidates that are left, at most
+    keep     largest number of candidates that remain
     """
 
     length: float = 1.0
@@ -95,19 +91,28 @@ class Search:
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
-        names = [one.name for one in self.confirm]
-        comparisons = [one.compare for one in self.confirm]
-        used = {self.compare.tuning.seed}.union(*(one.seeds for one in self.rounds))
-        fresh = {seed for one in comparisons for seed in (*one.seeds, one.tuning.seed)}
-        sure = all(one.confidence >= CONFIRMED for one in comparisons)
-        plain = all(isinstance(one.baseline_arm().ffn, PlainFFN) for one in self._comparisons())
-        baselines = {one.baseline for one in self._comparisons()}
+        names = [confirmation.name for confirmation in self.confirm]
+        comparisons = [confirmation.compare for confirmation in self.confirm]
+        used = {self.compare.tuning.seed}.union(
+            *(search_round.seeds for search_round in self.rounds)
+        )
+        fresh = {
+            seed
+            for comparison in comparisons
+            for seed in (*comparison.seeds, comparison.tuning.seed)
+        }
+        sure = all(comparison.confidence >= CONFIRMED for comparison in comparisons)
+        plain = all(
+            isinstance(comparison.baseline_arm().ffn, PlainFFN)
+            for comparison in self._comparisons()
+        )
+        baselines = {comparison.baseline for comparison in self._comparisons()}
         for broken, problem in (
             (not self.families, "families is empty"),
             (not self.rounds, "rounds is empty"),
             (bool(self.rounds) and self.rounds[-1].keep != 1, "the last round must have keep = 1"),
             (not self.confirm, "confirm is empty: nothing found would be confirmed"),
-            (len(set(names)) != len(names), "two confirmations have one name"),
+            (len(set(names)) != len(names), "two confirmations have the same name"),
             (bool(used & fresh), f"confirm has seeds of the search: {sorted(used & fresh)}"),
             (not sure, f"each confirmation must have a confidence of {CONFIRMED:g} or more"),
             (not plain, "the baseline is gated, and candidates have one input"),
@@ -122,20 +127,25 @@ class Search:
             self.round_of(number, [])  # raises for looks or averages that do not fit the round
 
     def _comparisons(self) -> tuple[Comparison, ...]:
-        return (self.compare, *(one.compare for one in self.confirm))
+        return (self.compare, *(confirmation.compare for confirmation in self.confirm))
 
     def comparisons(self) -> tuple[Comparison, ...]:
         """The comparisons of rounds and confirmations, with one candidate, to see which settings they read."""
-        names = [one.name for one in self.proposals() if one.spec is not None][:1]
+        names = [proposal.name for proposal in self.proposals() if proposal.spec is not None][:1]
         if not names:
             return ()
         rounds = [self.round_of(number, names) for number in range(len(self.rounds))]
         confirmations = [self.confirmation(number, names[0]) for number in range(len(self.confirm))]
-        return tuple(replace(one, report=self.report) for one in (*rounds, *confirmations))
+        return tuple(
+            replace(comparison, report=self.report) for comparison in (*rounds, *confirmations)
+        )
 
     def as_run(self) -> Search:
-        """This search with what the runs of its comparisons have in place of settings."""
-        confirm = tuple(replace(one, compare=one.compare.as_run()) for one in self.confirm)
+        """This search with the values that the runs of its comparisons use in place of settings."""
+        confirm = tuple(
+            replace(confirmation, compare=confirmation.compare.as_run())
+            for confirmation in self.confirm
+        )
         return replace(self, compare=self.compare.as_run(), confirm=confirm)
 
     def proposals(self) -> tuple[Proposal, ...]:
@@ -143,82 +153,53 @@ class Search:
 
         Raises   ConfigError when one has the name of a reference arm.
         """
-        found = proposals(self.families)
-        taken = {arm.name for one in self._comparisons() for arm in one.arms}
-        both = sorted(taken & {one.name for one in found if one.spec is not None})
+        proposed = proposals(self.families)
+        taken = {arm.name for comparison in self._comparisons() for arm in comparison.arms}
+        both = sorted(taken & {proposal.name for proposal in proposed if proposal.spec is not None})
         if both:
             raise ConfigError(
                 f"the families propose {', '.join(both)}, an arm of compare already",
                 where="Search",
                 fix="Leave it out of one of them",
             )
-        return found
+        return proposed
 
     def specs(self, names: Sequence[str]) -> list[Spec]:
         """The specs of candidates by name."""
         if not names:
             return []
-        known = {one.name: one.spec for one in self.proposals()}
+        known = {proposal.name: proposal.spec for proposal in self.proposals()}
         return [spec for name in names if (spec := known[name]) is not None]
 
     def steps(self) -> tuple[Step, ...]:
         """Everything before the first training run: the screen, the timing, the plan."""
         self._check_texts()
-        found = self.proposals()
-        screens = [
-            Step(
-                name=f"candidate.{one.name}",
-                job="candidate",
-                config=CandidateConfig(
-                    name=one.name, spec=one.spec, refused=one.refused, screen=self.screen
-                ),
-                folder=f"candidates/{one.name}",
-                outputs=(SCREENED,),
-            )
-            for one in found
-        ]
-        specs = tuple(one.spec for one in found if one.spec is not None)
-        cost = Step(
-            name="costs",
-            job="candidate_costs",
-            config=CostConfig(
-                baseline=self.compare.baseline_arm().ffn.spec,
-                candidates=specs,
-                slower=self.screen.slower,
-                threads=self.compare.pretrain.engine.threads,
-            ),
-            folder="costs",
-            inputs={f"candidate.{spec.name}": f"candidates/{spec.name}" for spec in specs},
-            after=tuple(f"candidate.{spec.name}" for spec in specs),
-            outputs=(COSTS,),
+        proposed = self.proposals()
+        specs = tuple(proposal.spec for proposal in proposed if proposal.spec is not None)
+        cost = CostConfig(
+            baseline=self.compare.baseline_arm().ffn.spec,
+            candidates=specs,
+            slower=self.screen.slower,
+            threads=self.compare.pretrain.engine.threads,
         )
-        plan = Step(
-            name="plan",
-            job="search_plan",
-            config=SearchPlanConfig(
-                config_sha256=config_hash(to_plain(self)),
-                baseline=self.compare.baseline,
-                candidates=tuple(
-                    PlannedCandidate(name=spec.name, content_hash=spec.content_hash)
-                    for spec in specs
-                ),
-                rounds=tuple(one.keep for one in self.rounds),
-                confirmations=tuple(map(_sentence, self.confirm)),
-                rule=RULE,
+        plan = SearchPlanConfig(
+            config_sha256=config_hash(to_plain(self)),
+            baseline=self.compare.baseline,
+            candidates=tuple(
+                PlannedCandidate(name=spec.name, content_hash=spec.content_hash) for spec in specs
             ),
-            folder="plan",
-            inputs={"costs": f"costs/{COSTS}"},
-            after=("costs",),
-            outputs=(PLAN, PLAN_SHA256),
+            rounds=tuple(search_round.keep for search_round in self.rounds),
+            confirmations=tuple(map(_sentence, self.confirm)),
+            rule=RULE,
         )
-        return (*screens, cost, plan)
+        return (*screen_steps(proposed, self.screen), cost_step(cost), plan_step(plan))
 
     def _check_texts(self) -> None:
         """Raise ConfigError where a confirmation reads a file of the search, by whatever name."""
         used = expand(self.compare.corpus.inputs, "compare.corpus.inputs").values()
-        for number, one in enumerate(self.confirm):
+        for number, confirmation in enumerate(self.confirm):
             where = f"confirm.{number}.compare.corpus.inputs"
-            for name, path in expand(one.compare.corpus.inputs, where).items():
+            for name, path in expand(confirmation.compare.corpus.inputs, where).items():
                 if any(_same_content(path, other) for other in used):
                     raise ConfigError(
                         f"{name} holds a text of the search", where=where, fix="Name other text"
@@ -252,19 +233,19 @@ class Search:
         return replace(comparison, arms=(*comparison.arms, *arms))
 
 
-def _same_content(one: Path, other: Path) -> bool:
-    if one.samefile(other):
+def _same_content(path: Path, other: Path) -> bool:
+    if path.samefile(other):
         return True
-    return one.stat().st_size == other.stat().st_size and sha256_file(one) == sha256_file(other)
+    return path.stat().st_size == other.stat().st_size and sha256_file(path) == sha256_file(other)
 
 
-def _sentence(one: Confirmation) -> str:
-    compare = one.compare
+def _sentence(confirmation: Confirmation) -> str:
+    compare = confirmation.compare
     matched = type(compare.matched).__name__
     tokens = compare.pretrain.total_sequences() * compare.pretrain.context
     size = "" if not isinstance(compare.matched, EqualParameters) else ", equal parameters"
     return (
-        f"{one.name}: {matched}{size}, {tokens:,} tokens a run, seeds "
+        f"{confirmation.name}: {matched}{size}, {tokens:,} tokens a run, seeds "
         f"{', '.join(map(str, compare.seeds))}, looks after {', '.join(map(str, compare.planned_looks()))}, "
         f"confidence {compare.confidence:g}"
     )

@@ -118,7 +118,7 @@ def smoke() -> Search:
                 parameters=("alpha_p=0.8:softplus", "alpha_n=0.8:softplus>beta", "beta=0.5:fixed"),
             ),
         ),
-        screen=ScreenLimits(slower=100.0),  # times of toys on a busy machine decide nothing
+        screen=ScreenLimits(slower=100.0),  # times of toy models on a busy machine are not reliable
         compare=replace(base, seeds=Comparison.seeds),
         rounds=(
             Round(length=0.5, seeds=(1, 2), rates=(9e-3,), keep=2),

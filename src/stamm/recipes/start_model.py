@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from stamm.align.import_config import TOKENIZER, ImportConfig, import_files
+from stamm.align.import_config import ImportConfig, import_files
+from stamm.align.steps import StartModel
 from stamm.base.errors import ConfigError, RunError
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
 from stamm.models.config import DecoderConfig
-from stamm.models.hf_files import GENERATION
-from stamm.recipes.jobs import model_finder
+from stamm.models.hf_files import GENERATION, TOKENIZER
+from stamm.models.model_source import find_model
+from stamm.recipes.jobs import loaded
 from stamm.runs.arms import input_of_arm
 from stamm.runs.job import Step
 from stamm.runs.model_outputs import DECODER
@@ -26,57 +26,18 @@ _PROBES = "probes.json"
 _IMPORT_RECORD = "import.json"  # beside the tokenizer, which every model tuned from it keeps
 
 
-@dataclass(frozen=True, kw_only=True)
-class StartModel:
-    """Where the steps of a recipe find the model, as paths relative to the run folder.
-
-    name          of the arm that it is, or of the Hugging Face folder
-    steps         that make it: the import of a Hugging Face folder
-    external      files that identify it, outside the run folder
-    pack          the packed corpus that it was trained on, for held-out text; "" when it is not there
-    corpus        the corpus that passages were planted in, as its probes.json lists them; "" without
-    max_context   longest context of the model
-    imported      whether it, or the model that it was tuned from, was trained elsewhere
-    decoder       its configuration, and
-    vocabulary    its tokenizer.json as it is now; None before they exist
-    """
-
-    name: str
-    model: str
-    tokenizer: str
-    max_context: int
-    imported: bool = False
-    decoder: DecoderConfig | None = None
-    vocabulary: Path | None = None
-    steps: tuple[Step, ...] = ()
-    external: Mapping[str, Path] = field(default_factory=dict)
-    pack: str = ""
-    corpus: str = ""
-
-    @property
-    def after(self) -> tuple[str, ...]:
-        """Names of the steps that make it."""
-        return tuple(step.name for step in self.steps)
-
-    @property
-    def inputs(self) -> dict[str, str]:
-        """Inputs of a job that reads model and tokenizer."""
-        return {"start": self.model, "tokenizer": self.tokenizer}
-
-
 def start_model(run: str, arm: str | None, root: Path) -> StartModel:
     """The model `run`, seen from the run folder `root`.
 
-    Raises   ConfigError when `run` is empty; what `find_model` and `config_of` of
-             `align.model_source` raise
+    Raises   ConfigError when `run` is empty; what `find_model` and `config_of` raise
     """
     if not run:
         raise ConfigError(
             "run is empty: there is no model to start from",
             fix="Set run=FOLDER, such as run=runs/demo/arms/xielu or a Hugging Face folder",
         )
-    source = model_finder().find_model(run, arm)
-    decoder = model_finder().config_of(source)
+    source = find_model(run, arm)
+    decoder: DecoderConfig = loaded("stamm.models.loading").config_of(source)
     if source.kind == "hub":
         return _imported(source.model, decoder, root)
     arm_folder = source.model.parent

@@ -1,16 +1,13 @@
 """Worker process of `--jobs`: reads one step per line from stdin, executes it, writes one answer per line.
 
 `python -m stamm.recipes.step_worker PARENT_PID`. An answer is {} or {"kind", "error", "where", "fix"}.
-The worker ends when its stdin ends, and on Linux at once when its parent dies.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
-import signal
 import sys
 import traceback
 from pathlib import Path
@@ -22,7 +19,7 @@ from stamm.base.errors import StammError, visible
 from stamm.base.shutdown import exit_immediately
 from stamm.recipes.jobs import job
 from stamm.runs.job import Workspace
-from stamm.runs.worker import die_with
+from stamm.runs.local_pool import serve
 
 _INTERRUPTED = 130
 
@@ -40,7 +37,7 @@ def execute(task: dict[str, Any]) -> dict[str, str]:
             log = files.enter_context(path.open("a", encoding="utf-8"))
         console = Console(stream, log=log, bar=False)
         console.prefix = task["prefix"]
-        place = Workspace(
+        workspace = Workspace(
             folder=Path(task["folder"]),
             inputs={name: Path(path) for name, path in task["inputs"].items()},
             progress=console,
@@ -49,7 +46,7 @@ def execute(task: dict[str, Any]) -> dict[str, str]:
         module, _, name = task["config_type"].partition(":")
         try:
             config = from_plain(getattr(importlib.import_module(module), name), task["config"])
-            job(task["job"])(config, place)
+            job(task["job"])(config, workspace)
         except StammError as error:
             kind, what = type(error).__name__, error.what
             return {"kind": kind, "error": what, "where": error.where, "fix": error.fix}
@@ -67,22 +64,11 @@ def execute(task: dict[str, Any]) -> dict[str, str]:
 
 def main(arguments: list[str]) -> int:
     """Execute steps until the parent closes the pipe."""
-    die_with(int(arguments[0]))
-    # What libraries print must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
     try:
-        for line in sys.stdin:
-            answer = execute(json.loads(line))
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
+        return serve(arguments[0], execute, is_interruptible=True)
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:
-        return 1
-    return 0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     exit_immediately(main(sys.argv[1:]))

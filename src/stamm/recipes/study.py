@@ -8,25 +8,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stamm.audit.config import AuditConfig
+from stamm.audit.steps import audit_step
 from stamm.base.config import check_all, validate
 from stamm.base.errors import ConfigError
-from stamm.corpus.config import CorpusConfig
-from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.config import CorpusConfig, PackConfig
+from stamm.corpus.steps import corpus_steps, token_steps
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.checkpoint_files import STATE
-from stamm.evaluate.config import EvaluateConfig, task_inputs
-from stamm.export.config import ExportConfig, check_held_out_file
+from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.steps import evaluate_step
+from stamm.export.config import ExportConfig
+from stamm.export.steps import export_step
 from stamm.models.config import DecoderConfig
 from stamm.models.flops import count_parameters
+from stamm.pages.config import ReportConfig
 from stamm.pretrain.config import PretrainConfig
-from stamm.recipes.activation_steps import activation_steps
+from stamm.pretrain.steps import activation_steps, pretrain_step
 from stamm.recipes.arm import Arm
 from stamm.recipes.checks import check_audit, check_evaluation, check_export
-from stamm.recipes.corpus_steps import corpus_steps, token_steps
-from stamm.recipes.report_step import report_step
-from stamm.reports.config import ReportConfig
+from stamm.reports.steps import report_step
 from stamm.runs.executors import Execution, LocalExecutor
-from stamm.runs.job import TRAINED, TRAINING_RECORDS, Step
+from stamm.runs.job import Step
 from stamm.runs.model_outputs import DECODER
 
 MANIFEST = "manifest.json"
@@ -142,12 +144,25 @@ class Study:
         steps.extend(_pretrain_step(arm.name, self.pretrain_of(arm)) for arm in self.arms)
         for arm in self.arms:
             if self.evaluate is not None:
-                steps.append(_evaluate_step(arm.name, self.evaluate))
+                folder = f"arms/{arm.name}"
+                steps.append(
+                    evaluate_step(
+                        f"evaluate.{arm.name}",
+                        f"{folder}/evaluate",
+                        f"{folder}/model",
+                        self.evaluate,
+                    )
+                )
             if self.audit is not None:
-                steps.append(_audit_step(arm.name, self.audit))
+                folder = f"arms/{arm.name}"
+                steps.append(
+                    audit_step(
+                        f"audit.{arm.name}", f"{folder}/audit", f"{folder}/model", self.audit
+                    )
+                )
         if self.export is not None:
-            steps.extend(_export_step(name, self.export) for name in self.exported)
-        return (*steps, report_step(self.report, steps))
+            steps.extend(export_step(name, self.export) for name in self.exported)
+        return (*steps, report_step(self.report))
 
 
 def single_steps(
@@ -167,31 +182,23 @@ def single_steps(
             name: os.path.relpath(path, root)
             for name, path in {**_start_of(config), **inputs}.items()
         },
-        after=(),
         external={**step.external, **{str(path): path for path in external}},
     )
     checks = activation_steps([config.model.ffn])
-    return (*checks, train, report_step(ReportConfig(), [*checks, train]))
+    return (*checks, train, report_step(ReportConfig()))
 
 
 def _pretrain_step(arm: str, config: PretrainConfig) -> Step:
     start = _start_of(config)
     identity = {str(path): path for folder in start.values() for path in _identity_of(folder)}
-    return Step(
-        name=f"pretrain.{arm}",
-        job="pretrain",
-        config=config,
-        folder=f"arms/{arm}",
-        inputs={
-            "pack": "pack",
-            "tokenizer": "tokenizer",
-            # Outside the run folder, wherever that is.
-            **{name: str(path.absolute()) for name, path in start.items()},
-        },
-        after=("pack", "tokenizer"),
-        external=config.user_files() | identity,
-        outputs=TRAINED,
-        records=TRAINING_RECORDS,
+    # Outside the run folder, wherever that is.
+    outside = {name: str(path.absolute()) for name, path in start.items()}
+    return pretrain_step(
+        f"pretrain.{arm}",
+        f"arms/{arm}",
+        config,
+        {"pack": "pack", "tokenizer": "tokenizer", **outside},
+        external=identity,
         costly=True,
     )
 
@@ -216,43 +223,3 @@ def _start_of(config: PretrainConfig) -> dict[str, Path]:
 def _identity_of(folder: Path) -> list[Path]:
     """The file with the hashes of a checkpoint or a stored decoder; [] when it is neither."""
     return [folder / name for name in (DECODER, STATE) if (folder / name).is_file()][:1]
-
-
-def _evaluate_step(arm: str, config: EvaluateConfig) -> Step:
-    return Step(
-        name=f"evaluate.{arm}",
-        job="evaluate",
-        config=config,
-        folder=f"arms/{arm}/evaluate",
-        inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "pack": "pack"},
-        after=(f"pretrain.{arm}", "tokenizer", "pack"),
-        external=task_inputs(config.tasks, config.task_folder),
-        outputs=(".",),
-    )
-
-
-def _audit_step(arm: str, config: AuditConfig) -> Step:
-    return Step(
-        name=f"audit.{arm}",
-        job="audit",
-        config=config,
-        folder=f"arms/{arm}/audit",
-        inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "corpus": "corpus"},
-        after=(f"pretrain.{arm}", "tokenizer", "corpus"),
-        external=config.files(),
-        outputs=(".",),
-    )
-
-
-def _export_step(arm: str, config: ExportConfig) -> Step:
-    check_held_out_file(config)
-    return Step(
-        name=f"export.{arm}",
-        job="export",
-        config=config,
-        folder=f"arms/{arm}/export",
-        inputs={"model": f"arms/{arm}/model", "tokenizer": "tokenizer", "pack": "pack"},
-        after=(f"pretrain.{arm}", "tokenizer", "pack"),
-        external=config.files(),
-        outputs=(".",),
-    )

@@ -1,6 +1,6 @@
 """Settings of a recipe that no step of its run reads: they are refused before the first step.
 
-A setting is read when another value in its place gives other steps. Checked are the settings that
+A setting is read when another value gives other steps. Checked are the settings that
 were overridden, and in a recipe of the user's own all that are not the defaults of their classes.
 """
 
@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from stamm.base.config import as_read
 from stamm.base.errors import ConfigError, StammError
+from stamm.pages.config import ReportConfig
 from stamm.recipes.compare import Comparison
 from stamm.recipes.search import Search
 from stamm.recipes.study import Study
@@ -189,11 +190,14 @@ def _other_values(config: Any, path: Sequence[str]) -> list[Any]:
 
 
 def _described(steps: Iterable[Step]) -> list[Step]:
-    """Steps with what their jobs read: without the hash of the whole recipe, in which every setting is."""
-    found = []
+    """Steps with what their jobs read: without the hash of the whole recipe, which covers every setting."""
+    described, steps = [], list(steps)
+    jobs = {step.job for step in steps}
     for step in steps:
         config = as_read(step.config)
+        if isinstance(config, ReportConfig) and step.job:
+            config = config.shown_of(step.job, jobs)
         if hasattr(config, "config_sha256"):
             config = dataclasses.replace(config, config_sha256="")
-        found.append(dataclasses.replace(step, config=config))
-    return found
+        described.append(dataclasses.replace(step, config=config))
+    return described

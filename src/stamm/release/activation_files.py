@@ -10,16 +10,15 @@ import torch
 from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.codegen.write import texts
 from stamm.activations.conformance.golden import write_golden
-from stamm.activations.cost import cost, shipped_source
 from stamm.activations.derivation.derive import derive
-from stamm.activations.describe import describe_spec, shipped
+from stamm.activations.describe import cost, describe_spec, shipped, shipped_source
 from stamm.activations.module import Activation, GatedActivation
+from stamm.activations.page.page import activation_page
 from stamm.activations.spec import Spec
 from stamm.base.errors import ConfigError
 from stamm.base.files import write_text
 from stamm.models.serialization import load_decoder
 from stamm.release.layout import ACTIVATION
-from stamm.reports.activation_page import activation_page
 
 _INPUTS = 2_000
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -35,8 +34,8 @@ def write_activation(model: Path, folder: Path) -> None:
     """
     decoder = load_decoder(model)
     spec = decoder.config.ffn.spec
-    place = folder / ACTIVATION
-    write_text(place / f"{spec.name}.html", activation_page(spec, _description(spec)))
+    activation_folder = folder / ACTIVATION
+    write_text(activation_folder / f"{spec.name}.html", activation_page(spec, _description(spec)))
     last = decoder.config.num_layers - 1
     sets = {}
     for name, index in {"first": 0, "last": last}.items():
@@ -44,7 +43,7 @@ def write_activation(model: Path, folder: Path) -> None:
         if isinstance(module, (Activation, GatedActivation)):
             sets[name] = _values(module)
     sets = {name: values for name, values in sets.items() if values}
-    write_golden(spec, place / "golden", sets or None, dtypes=_DTYPES, count=_INPUTS)
+    write_golden(spec, activation_folder / "golden", sets or None, dtypes=_DTYPES, count=_INPUTS)
 
 
 def _values(module: Activation | GatedActivation) -> dict[str, float]:

@@ -10,12 +10,12 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-import stamm
 from stamm.base.errors import visible
 from stamm.models.config import GatedFFN
 from stamm.models.hf_architecture import CLASSES
 from stamm.release.evaluations import finite_metrics
 from stamm.release.facts import ReleaseFacts
+from stamm.version import VERSION
 
 _LONGEST = 500
 _MOST_SOURCES = 1_000
@@ -44,7 +44,7 @@ def bill_of_materials(
         "version": record.model_sha256[:16],
         "hashes": [{"alg": "SHA-256", "content": record.model_sha256}],
         **_licences(record.licence),
-        "modelCard": _model_card(facts, [one["bom-ref"] for one in data]),
+        "modelCard": _model_card(facts, [part["bom-ref"] for part in data]),
     }
     if facts.evidence.provider:
         model["supplier"] = {"name": _text(facts.evidence.provider)}
@@ -56,15 +56,11 @@ def bill_of_materials(
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, record.model_sha256)}",
         "version": 1,
         "metadata": {
-            "tools": {
-                "components": [
-                    {"type": "application", "name": "stamm", "version": stamm.__version__}
-                ]
-            },
+            "tools": {"components": [{"type": "application", "name": "stamm", "version": VERSION}]},
             "component": model,
         },
         "components": components,
-        "dependencies": [{"ref": reference, "dependsOn": [one["bom-ref"] for one in components]}],
+        "dependencies": [{"ref": reference, "dependsOn": [part["bom-ref"] for part in components]}],
     }
 
 
@@ -109,13 +105,13 @@ def _corpus_data(sources: list[tuple[str, str, int, int]]) -> Iterator[dict[str,
 
 def _alignment_data(facts: ReleaseFacts) -> Iterator[dict[str, Any]]:
     for number, summary in enumerate(facts.alignment):
-        for file, each in enumerate(summary.files):
+        for file, source in enumerate(summary.files):
             yield {
                 "type": "data",
                 "bom-ref": f"alignment-{number}-{file}",
-                "name": _text(each.name),
-                "hashes": [{"alg": "SHA-256", "content": each.sha256}],
-                "data": [{"type": "dataset", "description": f"{each.kept} rows kept"}],
+                "name": _text(source.name),
+                "hashes": [{"alg": "SHA-256", "content": source.sha256}],
+                "data": [{"type": "dataset", "description": f"{source.kept} rows kept"}],
             }
 
 

@@ -15,13 +15,17 @@ from stamm.base.markdown import escape_markdown
 from stamm.base.receipts import check_file
 from stamm.base.units import count_text, flops_text, seconds_text
 from stamm.corpus.language.codes import to_iso639_1
+from stamm.evaluate.records import (
+    MemorizationFile,
+    TaskFile,
+)
 from stamm.export.card_table import LONGEST_CELL, card_table
+from stamm.export.records import ParityFile
 from stamm.release.checksums import SUMS
 from stamm.release.evaluations import dataset_name, finite_metrics, model_index
 from stamm.release.facts import ReleaseFacts
 from stamm.release.layout import ACTIVATION, BOM, CARD, EVIDENCE, RECORD, RUN, export_folder
-from stamm.runs.schemas.evaluation import MeanInterval, MemorizationFile, TaskFile
-from stamm.runs.schemas.export import ParityFile
+from stamm.statistics.estimates import MeanInterval
 
 _DATASET = re.compile(r"https://huggingface\.co/datasets/([\w.-]+/[\w.-]+)/?", re.ASCII)
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
@@ -116,9 +120,9 @@ def evaluation(tasks: Mapping[str, TaskFile]) -> Iterator[str]:
     if any(row[5] for row in rows):
         yield "Without a model: the best baseline that does not read the questions."
     notes = [
-        f"- {escape_markdown(task, LONGEST_CELL)}: {'; '.join(found)}"
+        f"- {escape_markdown(task, LONGEST_CELL)}: {'; '.join(qualifications)}"
         for task, result in tasks.items()
-        if (found := _qualified(result))
+        if (qualifications := _qualified(result))
     ]
     if notes:
         yield "\n".join(notes)
@@ -150,16 +154,16 @@ def _qualified(result: TaskFile) -> list[str]:
     return [*said, *([escape_markdown(result.warning, 300)] if result.warning else [])]
 
 
-def memorization(found: MemorizationFile | None) -> Iterator[str]:
+def memorization(audit: MemorizationFile | None) -> Iterator[str]:
     """Headline and table of the memorization audit."""
     yield "## Memorization audit"
-    if found is None:
+    if audit is None:
         yield "This model was not audited for memorization."
         return
     yield (
-        f"Passages planted in the training data, continued after {found.prefix_tokens} tokens of"
-        f" prefix for {found.new_tokens} tokens. 0 repeats: the control, never trained on."
-        f" Intervals: {escape_markdown(found.interval, 200)}."
+        f"Passages planted in the training data, continued after {audit.prefix_tokens} tokens of"
+        f" prefix for {audit.new_tokens} tokens. 0 repeats: the control, never trained on."
+        f" Intervals: {escape_markdown(audit.interval, 200)}."
     )
     yield card_table(
         ("repeats", "passages", "reproduced exactly", "ROUGE-L", "longest common span, tokens"),
@@ -171,7 +175,7 @@ def memorization(found: MemorizationFile | None) -> Iterator[str]:
                 _interval(bucket.rouge_l),
                 _interval(bucket.longest_common_span_tokens),
             )
-            for bucket in found.buckets
+            for bucket in audit.buckets
         ),
     )
 
@@ -211,21 +215,21 @@ def parity_table(parity: Mapping[str, ParityFile]) -> str:
     """A row for each export."""
     return card_table(
         ("export", "engine", "logits", "bits per byte", "other ids"),
-        [(name, found.candidate, *_parity(found)) for name, found in parity.items()],
+        [(name, file.candidate, *_parity(file)) for name, file in parity.items()],
     )
 
 
-def _parity(found: ParityFile) -> tuple[str, str, str]:
+def _parity(parity: ParityFile) -> tuple[str, str, str]:
     """Largest difference of logits, change of bits per byte, differing token ids; "" if not measured."""
-    apart = max((one.max_relative for one in found.comparisons), default=None)
-    bits = found.bits[0] if found.bits and found.bits[0].original else None
-    wrong = sum(one.differing for one in found.tokens)
+    apart = max((comparison.max_relative for comparison in parity.comparisons), default=None)
+    bits = parity.bits[0] if parity.bits and parity.bits[0].original else None
+    wrong = sum(sample.differing for sample in parity.tokens)
     return (
         "" if apart is None else f"{apart:.1e}",
-        ("" if found.measured else "not measured")
+        ("" if parity.measured else "not measured")
         if bits is None
         else f"{bits.exported / bits.original - 1:+.3%}",
-        f"{wrong} of {sum(one.tokens for one in found.tokens)}" if found.tokens else "",
+        f"{wrong} of {sum(sample.tokens for sample in parity.tokens)}" if parity.tokens else "",
     )
 
 
@@ -238,7 +242,7 @@ def _unknown(facts: ReleaseFacts, unanswered: int) -> Iterator[str]:
         "memorization": facts.memorization is not None,
         "how it was trained": facts.training is not None,
     }
-    gaps = [name for name, found in known.items() if not found]
+    gaps = [name for name, is_known in known.items() if not is_known]
     yield "## Open questions"
     if gaps:
         yield f"Not known here: {', '.join(gaps)}."

@@ -32,14 +32,14 @@ def list_files(folder: Path) -> list[str]:
     Edge     `.git/`, `.gitattributes` and `.cache/huggingface/`, which git and the Hub's client
              add, are left out
     """
-    found: list[str] = []
-    for place, folders, names in os.walk(folder):
-        at = Path(place).relative_to(folder)
-        links = (name for name in folders if Path(place, name).is_symlink())
-        found += [(at / name).as_posix() for name in (*names, *links)]
+    paths: list[str] = []
+    for folder_path, folders, names in os.walk(folder):
+        at = Path(folder_path).relative_to(folder)
+        links = (name for name in folders if Path(folder_path, name).is_symlink())
+        paths += [(at / name).as_posix() for name in (*names, *links)]
     left_out = (SUMS, _FILE_OF_THE_HUB)
     return sorted(
-        name for name in found if name not in left_out and not name.startswith(_FOLDERS_OF_THE_HUB)
+        name for name in paths if name not in left_out and not name.startswith(_FOLDERS_OF_THE_HUB)
     )
 
 
@@ -66,14 +66,14 @@ def write_sums(folder: Path) -> dict[str, str]:
     Raises   DataError for a file name with a backslash or a control character, and for a file that
              cannot be read.
     """
-    found: dict[str, str] = {}
+    sha256_by_name: dict[str, str] = {}
     for name, sha256 in hash_files(folder, list_files(folder)):
         if sha256 is None or not _LINE.fullmatch(f"{sha256}  {name}"):
             raise DataError(f"{visible(str(folder / name))} cannot be listed in {SUMS}")
-        found[name] = sha256
-    lines = "".join(f"{sha256}  {name}\n" for name, sha256 in found.items())
+        sha256_by_name[name] = sha256
+    lines = "".join(f"{sha256}  {name}\n" for name, sha256 in sha256_by_name.items())
     write_text(folder / SUMS, f"{lines}{_OWN_HASH}{sha256_bytes(lines.encode())}\n")
-    return found
+    return sha256_by_name
 
 
 def read_sums(folder: Path) -> dict[str, str]:
@@ -91,10 +91,10 @@ def read_sums(folder: Path) -> dict[str, str]:
     lines, _, last = text.rpartition(_OWN_HASH)
     if last != f"{sha256_bytes(lines.encode())}\n":
         raise DataError(f"{path} was changed: its last line is not the SHA-256 of the lines above")
-    found = {}
+    sha256_by_name = {}
     for line in lines.split("\n")[:-1]:
         parts = _LINE.fullmatch(line)
         if parts is None or ".." in Path(parts[2]).parts or Path(parts[2]).is_absolute():
             raise DataError(f"{path} has a line that is not a SHA-256 and a file: {line[:80]!r}")
-        found[parts[2]] = parts[1]
-    return found
+        sha256_by_name[parts[2]] = parts[1]
+    return sha256_by_name

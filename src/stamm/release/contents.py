@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from stamm.base.receipts import check_present
-from stamm.corpus.ledger import KEPT, LATER_COLUMNS, LEDGER_SCHEMA
-from stamm.corpus.tables import parts, read_rows, write_rows
+from stamm.corpus.ledger import KEPT, LATER_COLUMNS
+from stamm.corpus.tables import LEDGER_SCHEMA, parts, read_rows, write_rows
 from stamm.release.config import ReleaseConfig
 from stamm.release.facts import ReleaseFacts
 from stamm.release.layout import (
@@ -39,13 +39,13 @@ _OF_CORPUS = ("summary.json", "manifests/*.json")
 
 def copied_files(config: ReleaseConfig, facts: ReleaseFacts) -> dict[str, Path]:
     """The file that each name in the release is a copy of."""
-    found: dict[str, Path] = {}
+    sources: dict[str, Path] = {}
     for target, folder in facts.exports.items():
         at_top = target == TOP_FORMAT
         for path in _files(folder, ("**/*",)):
             name = path.relative_to(folder).as_posix()
             if not (at_top and name == CARD):
-                found[f"{export_folder(target)}{name}"] = path
+                sources[f"{export_folder(target)}{name}"] = path
     of_arm = (*_OF_ARM, "checkpoints/**/*") if config.checkpoints else _OF_ARM
     trees: tuple[tuple[Path | None, tuple[str, ...], str], ...] = (
         (facts.root, _OF_RUN if facts.root != facts.arm else (), RUN),
@@ -54,13 +54,13 @@ def copied_files(config: ReleaseConfig, facts: ReleaseFacts) -> dict[str, Path]:
         (facts.pack, _OF_PACK, f"{RUN}/pack"),
         (facts.corpus, _OF_CORPUS, f"{RUN}/corpus"),
     )
-    for tree, patterns, place in trees:
+    for tree, patterns, target_folder in trees:
         if tree is not None:
             for path in _files(tree, patterns):
-                found[f"{place}/{path.relative_to(tree).as_posix()}"] = path
+                sources[f"{target_folder}/{path.relative_to(tree).as_posix()}"] = path
     for number, folder in enumerate(prepared_data_of_arm(facts.arm), 1):
-        found[f"{EVIDENCE}/alignment-{number}.json"] = folder / "summary.json"
-    return found
+        sources[f"{EVIDENCE}/alignment-{number}.json"] = folder / "summary.json"
+    return sources
 
 
 def _files(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
@@ -93,5 +93,5 @@ def write_kept_ledger(facts: ReleaseFacts, folder: Path) -> list[tuple[str, str,
     schema = pa.schema([field for field in LEDGER_SCHEMA if field.name not in _NOT_PUBLISHED])
     for path in [] if facts.corpus is None else parts(facts.corpus, "ledger"):
         write_rows(folder / EVIDENCE / path.name, schema, kept(path))
-    found = [(*key, documents, size) for key, (documents, size) in counts.items()]
-    return sorted(found, key=lambda one: (-one[3], one))
+    rows = [(*key, documents, size) for key, (documents, size) in counts.items()]
+    return sorted(rows, key=lambda row: (-row[3], row))

@@ -21,11 +21,11 @@ from stamm.base.files import read_json
 from stamm.base.markdown import escape_markdown
 from stamm.base.schema import read_record_if_present
 from stamm.base.units import flops_text, seconds_text
+from stamm.chat.records import ImportFile
 from stamm.models.config import GatedFFN, PlainRope
 from stamm.models.flops import count_parameters
 from stamm.release.facts import ReleaseFacts
 from stamm.runs.model_outputs import DECODER, weights_sha256
-from stamm.runs.schemas.chat_model import ImportFile
 
 _LONGEST = 10_000
 _TITLE = "Model documentation"
@@ -64,7 +64,7 @@ def documented_items(facts: ReleaseFacts, answers: Mapping[str, str]) -> list[Do
 
     Raises   ConfigError for an unknown number, or one that the run answers.
     """
-    found = []
+    items = []
     for number, (asks, known) in _items(facts).items():
         if known and number in answers:
             raise ConfigError(
@@ -74,16 +74,16 @@ def documented_items(facts: ReleaseFacts, answers: Mapping[str, str]) -> list[Do
             )
         given = answers.get(number, "")
         origin = "run" if known else "provider" if given else ""
-        found.append(
+        items.append(
             DocumentedItem(number=number, asks=asks, answer=known or given or None, origin=origin)
         )
-    if unknown := sorted(set(answers) - {item.number for item in found}):
+    if unknown := sorted(set(answers) - {item.number for item in items}):
         raise ConfigError(
             f"{unknown[0]!r} is not an item of the model documentation",
             where="answers",
-            fix=f"Items are {found[0].number} to {found[-1].number}",
+            fix=f"Items are {items[0].number} to {items[-1].number}",
         )
-    return found
+    return items
 
 
 def read_answers(path: str) -> dict[str, str]:
@@ -95,7 +95,7 @@ def read_answers(path: str) -> dict[str, str]:
         return {}
     plain = read_json(Path(path))
     texts = isinstance(plain, dict) and all(
-        isinstance(one, str) and len(one) <= _LONGEST for one in plain.values()
+        isinstance(answer, str) and len(answer) <= _LONGEST for answer in plain.values()
     )
     if not texts:
         raise ConfigError(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stamm.base.errors import visible
-from stamm.runs.schemas.evaluation import MetricValue, TaskFile
+from stamm.evaluate.records import MetricValue, TaskFile
 
 HUB_DATASETS = {"blimp": ("nyu-mll/blimp", 67_000), "blimp_full": ("nyu-mll/blimp", 67_000)}
 """Dataset of the Hub that a task reads its items from, and how many items that has."""

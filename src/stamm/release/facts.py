@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import stamm
+from stamm.align.records import PreparedSummary
 from stamm.base.errors import RunError
 from stamm.base.files import read_json, sha256_file
 from stamm.base.receipts import check_file, check_present, file_sha256, is_present
 from stamm.base.schema import read_record, read_record_if_present
+from stamm.corpus.records import CorpusSummary, PackManifest
 from stamm.corpus.transparency.config import EvidenceConfig
+from stamm.evaluate.records import MemorizationFile, TaskFile
 from stamm.export.alignment_card import alignment_summaries
+from stamm.export.records import ParityFile
 from stamm.models.config import DecoderConfig
 from stamm.models.serialization import checked_config
+from stamm.pretrain.records import TimingFile, TrainingSummary
 from stamm.release.config import ReleaseConfig
 from stamm.release.layout import PARITY, TOP_FORMAT
+from stamm.release.records import ReleaseFile
 from stamm.runs.arms import input_of_arm, run_of_arm
 from stamm.runs.manifest import MANIFEST_FIX
-from stamm.runs.model_outputs import check_same_weights, weights_sha256
-from stamm.runs.schemas.corpus import CorpusSummary, PackManifest
-from stamm.runs.schemas.evaluation import MemorizationFile, TaskFile
-from stamm.runs.schemas.export import ParityFile
-from stamm.runs.schemas.prepared_data import PreparedSummary
-from stamm.runs.schemas.release import ReleaseFile
-from stamm.runs.schemas.run import ConfigFile, ManifestFile
-from stamm.runs.schemas.training import TimingFile, TrainingSummary
+from stamm.runs.model_outputs import read_result, read_result_if_present, weights_sha256
+from stamm.runs.records import ConfigFile, ManifestFile
+from stamm.version import VERSION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +89,6 @@ def read_release_facts(config: ReleaseConfig, arm: Path, evidence: EvidenceConfi
     recipe = Path(request.recipe).stem if request else ""
     sha256 = weights_sha256(arm / "model")
     parity = {name: read_record(ParityFile, at / PARITY) for name, at in exports.items()}
-    check_present(arm / "evaluate", "*.json")
-    tasks = {
-        path.stem: read_record(TaskFile, path) for path in sorted((arm / "evaluate").glob("*.json"))
-    }
-    memorization = read_record_if_present(MemorizationFile, arm / "audit" / "memorization.json")
     for name, result in parity.items():
         if result.model_sha256 != sha256:
             raise RunError(
@@ -109,12 +104,16 @@ def read_release_facts(config: ReleaseConfig, arm: Path, evidence: EvidenceConfi
                     f"{path} is missing or is not the file of {size} bytes that was exported",
                     fix=f"Remove {exports[name]} and repeat `stamm export`",
                 )
-    for name, measured in {**tasks, "memorization": memorization}.items():
-        if measured is not None:
-            check_same_weights(measured.model_sha256, f"{name}.json of {arm}", arm / "model")
+    check_present(arm / "evaluate", "*.json")
+    tasks = {
+        path.stem: read_result(TaskFile, path, arm / "model")
+        for path in sorted((arm / "evaluate").glob("*.json"))
+    }
+    audit = arm / "audit" / "memorization.json"
+    memorization = read_result_if_present(MemorizationFile, audit, arm / "model")
     return ReleaseFacts(
         record=ReleaseFile(
-            version=stamm.__version__,
+            version=VERSION,
             name=config.name or "-".join(filter(None, (recipe, arm.resolve().name))),
             recipe=recipe,
             arm=arm.resolve().name,

@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import shutil
 from pathlib import Path
 
-import stamm
 from stamm.activations.codegen.kernel_lookup import kernel_text
 from stamm.activations.fused import gpu
 from stamm.activations.spec import Gated, Spec
 from stamm.base.errors import ConfigError, RunError
-from stamm.base.files import write_json, write_text
+from stamm.base.files import atomic_folder, write_json, write_text
 from stamm.models.remote_code import definitions, effective_lines
 from stamm.release.kernel_triton import triton_files
+from stamm.version import VERSION
 
 VARIANTS = {"torch-cpu": "cpu", "torch-cuda": "cuda"}
 _FORMULA = '''"""{title}: the derived formula and its derived slopes, in PyTorch."""
@@ -209,15 +208,12 @@ def write_kernel_folder(spec: Spec, out: Path) -> list[Path]:
     _check(spec)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} exists", fix="Choose another folder with --out")
-    part = out.with_name(f".{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    for path, text in kernel_files(spec).items():
-        write_text(part / path, text)
-    for variant, backend in VARIANTS.items():
-        write_json(
-            part / "build" / variant / "metadata.json", _metadata(spec, part, variant, backend)
-        )
-    part.replace(out)
+    with atomic_folder(out) as part:
+        for path, text in kernel_files(spec).items():
+            write_text(part / path, text)
+        for variant, backend in VARIANTS.items():
+            metadata = _metadata(spec, part, variant, backend)
+            write_json(part / "build" / variant / "metadata.json", metadata)
     return sorted(path for path in out.rglob("*") if path.is_file())
 
 
@@ -236,7 +232,7 @@ def kernel_files(spec: Spec) -> dict[str, str]:
     card = {"name": spec.name, "title": spec.title, "source": spec.source}
     files = {
         "README.md": _README.format(
-            **card, version=stamm.__version__, needed=".".join(map(str, gpu.CAPABILITY))
+            **card, version=VERSION, needed=".".join(map(str, gpu.CAPABILITY))
         )
     }
     for variant, backend in VARIANTS.items():
@@ -262,7 +258,7 @@ def _module(spec: Spec, backend: str) -> str:
              for key, text in _SLOTS[backend].items()}  # fmt: skip
     return _MODULE.format(
         title=spec.title,
-        version=stamm.__version__,
+        version=VERSION,
         content_hash=spec.content_hash,
         trained=[p.trainable for p in spec.parameters],
         name=spec.name,

@@ -11,6 +11,8 @@ from typing import Any
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json
 from stamm.base.schema import read_record, read_record_if_present
+from stamm.evaluate.records import MemorizationFile, TaskFile
+from stamm.export.records import ParityFile
 from stamm.release.card import evaluation, memorization, parity_table
 from stamm.release.checksums import SUMS, hash_files, list_files, read_sums
 from stamm.release.evaluations import eval_results, model_index
@@ -25,11 +27,9 @@ from stamm.release.layout import (
     arm_folder,
     export_folder,
 )
+from stamm.release.records import ReleaseFile
 from stamm.release.signature import signature_problem
 from stamm.runs.model_outputs import DECODER, KEY, WEIGHTS, WEIGHTS_KEY
-from stamm.runs.schemas.evaluation import MemorizationFile, TaskFile
-from stamm.runs.schemas.export import ParityFile
-from stamm.runs.schemas.release import ReleaseFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,8 @@ def _file_problems(folder: Path) -> Iterator[Problem]:
         yield Problem(file=name, what="is missing" if name in sums else f"is not listed in {SUMS}")
     for name, sha256 in hash_files(folder, sorted(set(present) & set(sums))):
         if sha256 != sums[name]:
-            found = "cannot be read" if sha256 is None else f"has SHA-256 {sha256}"
-            yield Problem(file=name, what=f"{found}, and {SUMS} lists {sums[name]}")
+            actual = "cannot be read" if sha256 is None else f"has SHA-256 {sha256}"
+            yield Problem(file=name, what=f"{actual}, and {SUMS} lists {sums[name]}")
     try:
         record = read_record(ReleaseFile, folder / RECORD)
     except DataError as error:
@@ -123,7 +123,7 @@ def _statements(
     arm = arm_folder(record.arm)
     weights, tokenizer = f"{arm}/model/{WEIGHTS}", f"{RUN}/tokenizer/tokenizer.json"
     pack, corpus = f"{RUN}/pack/manifest.json", f"{RUN}/corpus/summary.json"
-    of = {"pack": record.pack_sha256, "tokenizer": record.tokenizer_sha256}
+    recorded = {"pack": record.pack_sha256, "tokenizer": record.tokenizer_sha256}
     yield weights, "its SHA-256", sums.get(weights), record.model_sha256
     yield tokenizer, "its SHA-256", sums.get(tokenizer), record.tokenizer_sha256
     yield pack, "its SHA-256", sums.get(pack), record.pack_sha256
@@ -149,13 +149,13 @@ def _statements(
             stated = _value(folder, name, KEY)
             yield name, KEY, stated or record.model_sha256, record.model_sha256
     manifest = f"{arm}/manifest.json"
-    for key, wanted in of.items():
+    for key, wanted in recorded.items():
         stated = _value(folder, manifest, "inputs", key, "sha256")
         if stated and wanted:
             yield manifest, f"inputs.{key}.sha256", stated, wanted
     if record.pack_sha256:
         stated = _value(folder, pack, "tokenizer_sha256")
-        yield pack, "tokenizer_sha256", stated or of["tokenizer"], of["tokenizer"]
+        yield pack, "tokenizer_sha256", stated or recorded["tokenizer"], recorded["tokenizer"]
     summary = f"{EVIDENCE}/training_summary.json"
     for read, wanted in (
         ("corpus/summary.json", record.corpus_sha256),
@@ -175,9 +175,9 @@ def _statements(
 def _value(folder: Path, name: str, *keys: str) -> Any:
     """A value in a JSON file; None where the file or a key is missing, or not of this form."""
     try:
-        found = read_json(folder / name)
+        value = read_json(folder / name)
     except (DataError, OSError):
         return None
     for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

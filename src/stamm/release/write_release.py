@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from stamm.base.errors import DataError, RunError
-from stamm.base.files import disk_full_error, is_full, sha256_file, write_json, write_text
+from stamm.base.files import atomic_folder, sha256_file, write_json, write_text
 from stamm.base.receipts import check_file, is_covered
 from stamm.base.schema import read_record, record, write_record
 from stamm.release.activation_files import write_activation
@@ -31,11 +31,11 @@ from stamm.release.documentation import (
 from stamm.release.evaluations import eval_results
 from stamm.release.facts import ReleaseFacts
 from stamm.release.layout import BOM, CARD, EVIDENCE, RECORD, RELEASED
+from stamm.release.records import ReleasedFile, ReleaseFile
 from stamm.release.signature import check_key, sign
 from stamm.runs.command_receipts import write_command_receipt
 from stamm.runs.job import Workspace
 from stamm.runs.run import Job
-from stamm.runs.schemas.release import ReleasedFile, ReleaseFile
 
 Jobs = Callable[[str], Job]
 
@@ -61,10 +61,7 @@ def write_release(
     Checked  tests/unit/release/test_write_release.py
     """
     check_destination(out, facts.record.model_sha256, key)
-    part = out.with_name(f".{out.name}.part")
-    _remove(part)
-    try:
-        part.mkdir(parents=True)
+    with atomic_folder(out) as part:
         copied = copied_files(config, facts)
         for source in copied.values():
             check_file(source)
@@ -81,19 +78,12 @@ def write_release(
         if key is not None:
             sign(part, key)
         sums = write_sums(part)
-        _exchange(part, out)
-        try:
-            _note(facts, out, sums, key is not None)
-        except (OSError, RunError) as error:
-            log(
-                f"{facts.arm} could not be written to, so its report will not name this release: {error}"
-            )
-    except OSError as error:
-        if is_full(error):
-            raise disk_full_error(out) from error
-        raise
-    finally:
-        _remove(part)
+    try:
+        _note(facts, out, sums, key is not None)
+    except (OSError, RunError) as error:
+        log(
+            f"{facts.arm} could not be written to, so its report will not name this release: {error}"
+        )
     return sums
 
 
@@ -188,23 +178,3 @@ def _check_replaceable(out: Path, model_sha256: str) -> None:
         )
     if others := sorted(set(list_files(out)) - set(listed)):
         raise RunError(f"{out} has a file that the release did not write: {others[0]!r}", fix=fix)
-
-
-def _exchange(part: Path, out: Path) -> None:
-    """Rename `part` to `out`; an earlier release is removed afterwards."""
-    replaced = out.with_name(f".{out.name}.replaced.part")
-    _remove(replaced)
-    if out.exists():
-        out.replace(replaced)
-    try:
-        part.replace(out)
-    except OSError:
-        if replaced.exists():
-            replaced.replace(out)
-        raise
-    _remove(replaced)
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)

@@ -1,1 +1,1 @@
-"""The run folder: what was asked, what was done, with what, and what it left."""
+"""The run folder: request, environment, steps, receipts and outputs of a run."""

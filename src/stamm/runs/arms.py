@@ -9,7 +9,7 @@ from stamm.base.files import read_json
 from stamm.base.receipts import is_present
 from stamm.base.schema import read_record
 from stamm.runs.manifest import MANIFEST_FIX
-from stamm.runs.schemas.run import ManifestFile
+from stamm.runs.records import ManifestFile
 
 _MODEL = Path("model", "decoder.json")
 _PREPARED = "examples.parquet"
@@ -41,7 +41,7 @@ def prepared_data_of_arm(arm: Path) -> list[Path]:
 
     Raises   DataError for a damaged manifest
     """
-    found: list[Path] = []
+    prepared: list[Path] = []
     seen: set[Path] = set()
     stages = [arm.resolve()]
     while stages:
@@ -51,12 +51,12 @@ def prepared_data_of_arm(arm: Path) -> list[Path]:
             continue
         seen.add(stage)
         inputs = read_record(ManifestFile, manifest, MANIFEST_FIX).inputs
-        paths = [(stage / each.path).resolve() for each in inputs.values()]
-        found = [
-            path for path in paths if (path / _PREPARED).is_file() and path not in found
-        ] + found
+        paths = [(stage / source.path).resolve() for source in inputs.values()]
+        prepared = [
+            path for path in paths if (path / _PREPARED).is_file() and path not in prepared
+        ] + prepared
         stages += [path.parent for path in paths if path.name == _MODEL.parent.name]
-    return found
+    return prepared
 
 
 def input_of_arm(arm: Path, name: str) -> Path:

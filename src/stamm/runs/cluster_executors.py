@@ -21,10 +21,9 @@ from typing import Any
 from stamm.base.errors import DataError, RunError, visible
 from stamm.base.files import read_json, write_json
 from stamm.runs.executors import RayExecutor, SlurmExecutor
-from stamm.runs.local_pool import Result, run_rank
 from stamm.runs.sharded_job import ShardedJob, ShardTask, code_hash
 from stamm.runs.torchrun_env import outside_slurm_job
-from stamm.runs.worker import try_shard
+from stamm.runs.worker import Result, run_rank, try_shard
 
 RANKS = ".slurm"
 _LOOK_EVERY_S = 1.0
@@ -74,25 +73,25 @@ def run_on_slurm(
     _cancel_left_over(executor, log)
     if not execution.simulated:
         _check_accounting(log)
-    left: Sequence[ShardTask] = job.shards
+    remaining: Sequence[ShardTask] = job.shards
     why: dict[str, str] = {}
     for number in range(1, execution.attempts + 1):
         if number > 1:
             log(
-                f"{len(left)} shards of lost ranks remain, the last {why[left[-1].name]}"
+                f"{len(remaining)} shards of lost ranks remain, the last {why[remaining[-1].name]}"
                 f". They are submitted again (attempt {number} of {execution.attempts})."
             )
         why = {}
-        with _submitted(executor, spec, left, execution, log) as ranks:
+        with _submitted(executor, spec, remaining, execution, log) as ranks:
             for shards, answer in _answers(ranks):
                 if isinstance(answer, str):
                     why |= {shard.name: answer for shard in shards}
                 else:
                     yield from answer
-        left = [shard for shard in left if shard.name in why]
-        if not left:
+        remaining = [shard for shard in remaining if shard.name in why]
+        if not remaining:
             return
-    for shard in left:
+    for shard in remaining:
         times = "once" if execution.attempts == 1 else f"{execution.attempts} times"
         yield (
             shard.name,
@@ -253,18 +252,18 @@ def _submit(
                 for file, part in zip(files, groups, strict=True)
             ]
     except (RuntimeError, FileNotFoundError) as error:
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         settings = [
             f"execution.{name} = {getattr(execution, name)!r}"
             for word, name in _SETTING_OF.items()
-            if word in said.lower()
+            if word in message.lower()
         ]
         raise RunError(
-            f"Slurm refuses {len(groups)} ranks: {visible(said, 500)}",
+            f"Slurm refuses {len(groups)} ranks: {visible(message, 500)}",
             where=", ".join(settings),
             fix="Change these settings (execution.*) and run the same command",
         ) from None
-    return [SubmittedRank(*one) for one in zip(jobs, groups, files, strict=True)]
+    return [SubmittedRank(*fields) for fields in zip(jobs, groups, files, strict=True)]
 
 
 def _leave_results(file: str, work: Callable[..., list[Result]], *arguments: Any) -> None:

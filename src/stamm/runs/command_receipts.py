@@ -27,12 +27,12 @@ from stamm.base.receipts import (
     stamp_of,
 )
 from stamm.base.schema import write_record
-from stamm.runs.schemas.run import ReceiptFile
+from stamm.runs.records import ReceiptFile
 
 
 @contextlib.contextmanager
 def writing_alone(folder: Path, name: str) -> Iterator[None]:
-    """Lock what a command calls `name` in `folder`, for this process: .NAME.lock there.
+    """Lock `name`, an output of a command in `folder`, for this process: .NAME.lock there.
 
     Edge     where the file cannot be created nothing can be written either, and nothing is locked
     Raises   RunError with the process that has locked it.
@@ -59,9 +59,14 @@ def writing_alone(folder: Path, name: str) -> Iterator[None]:
         yield
 
 
+def report_lock(root: Path) -> contextlib.AbstractContextManager[None]:
+    """Wait for other reports of the run at `root`, so that a page and its receipt are of one writer."""
+    return file_lock(root / COMMANDS / ".report.lock")
+
+
 @contextlib.contextmanager
 def recorded(root: Path, name: str, folder: Path) -> Iterator[None]:
-    """Leave a receipt of what the command `name` writes below `folder` of the run at `root`, also if it fails.
+    """Write a receipt of what the command `name` writes below `folder` of the run at `root`, also if it fails.
 
     Edge     nothing for a folder outside the run
     Checked  tests/unit/runs/test_command_receipts.py

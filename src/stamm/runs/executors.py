@@ -6,7 +6,6 @@ The outputs of a shard do not depend on the executor, so a run may be resumed wi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stamm.base.config import validate
 
@@ -18,8 +17,6 @@ class LocalExecutor:
     workers    number of processes; 0: one for each core this process may use
     attempts   how often a shard is tried whose worker died; retries run one shard at a time
     """
-
-    FORMER_NAME: ClassVar = "LocalWork"
 
     workers: int = 0
     attempts: int = 3
@@ -45,8 +42,6 @@ class SlurmExecutor:
     max_array_size  the cluster's MaxArraySize (`scontrol show config`), the largest array
     simulated       run the ranks as processes of this machine, through submitit
     """
-
-    FORMER_NAME: ClassVar = "SlurmWork"
 
     tasks: int
     partition: str = ""
@@ -79,8 +74,6 @@ class RayExecutor:
     cpus       cores of a shard
     attempts   how often a shard is tried whose worker died
     """
-
-    FORMER_NAME: ClassVar = "RayWork"
 
     address: str = "auto"
     cpus: float = 1.0

@@ -93,8 +93,8 @@ def after_producers(steps: Sequence[Step]) -> tuple[Step, ...]:
         for output in step.outputs:
             path = _normal(Path(step.folder, output))
             written.setdefault(path, []).append(step.name)
-            for place in (path, *path.parents):
-                above.setdefault(place, []).append(step.name)
+            for ancestor in (path, *path.parents):
+                above.setdefault(ancestor, []).append(step.name)
     return tuple(ordered)
 
 

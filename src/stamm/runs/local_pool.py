@@ -1,8 +1,10 @@
-"""Pool of worker processes on one machine, which exit with the job."""
+"""Pool of worker processes on one machine: they exit with the job, and a task whose worker dies is named."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import itertools
 import json
 import os
 import queue
@@ -10,179 +12,157 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict
-from pathlib import Path
+import time
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from stamm.runs.sharded_job import ShardTask
-
-_FIX = (
-    "Provide more memory for such a shard, split its input into smaller files, or remove it, and run "
-    "the same command: the other shards are complete"
-)
-Result = tuple[str, dict[str, Any]]
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+Task = tuple[str, dict[str, Any]]
 
 
-def run_rank(spec: str, shards: Sequence[ShardTask], workers: int, attempts: int) -> list[Result]:
-    """Process the shards of one rank of a cluster with its worker processes; returns their results.
+@dataclass(frozen=True)
+class Ended:
+    """The answer to the task `name`, or None if its worker died, with the exit status."""
 
-    A rank may be restarted, with shards distributed differently: complete shards are not repeated.
-    A shard that kills its process does not affect the others; a full disk ends the rank.
+    name: str
+    answer: dict[str, Any] | None
+    status: int = 0
+
+    def death(self) -> str:
+        """The cause of death of the worker: "with status 1"."""
+        if self.status != -signal.SIGKILL:
+            return f"with status {self.status}"
+        return "killed by SIGKILL, as when memory runs out"
+
+
+class WorkerPool:
+    """Up to `count` processes, `python -m module *arguments PARENT_PID`, each with one task at a time.
+
+    A task and its answer are JSON objects; the module's main is `serve`. A process is started for a
+    task that finds none idle, and replaced when it has died. All are killed when the context ends.
+
+    environment   variables that the workers have beside those of this process
+    ended         answers in the order in which they come; `wait` returns them
+    Edge          the thread that submits must outlive the workers: on Linux they are killed with it
     """
-    results = []
-    with contextlib.closing(run_on_workers(Path(spec), shards, workers, attempts)) as found:
-        for name, result in found:
-            results.append((name, result))
-            if result.get("full"):
-                break
-    return results
 
+    def __init__(self, count: int, module: str, *arguments: str, **environment: str) -> None:
+        self.count = count
+        self.running: set[str] = set()
+        self.ended: queue.SimpleQueue[Ended | signal.Signals] = queue.SimpleQueue()
+        self._command = [sys.executable, "-m", module, *arguments, str(os.getpid())]
+        self._environment = environment
+        self._idle: list[subprocess.Popen[str]] = []
+        self._all: list[subprocess.Popen[str]] = []
 
-def run_on_workers(
-    spec: Path, shards: Sequence[ShardTask], count: int, attempts: int
-) -> Generator[Result]:
-    """Results in the order in which shards end.
-
-    A shard whose worker died is retried after all others have ended, one at a time: it may have
-    run out of memory beside others.
-
-    spec       what all shards share, from `write_job_spec`
-    count      number of processes
-    attempts   how often a shard is tried whose worker died
-    """
-    left, tried = list(shards), 0
-    while left:
-        tried += 1
-        died: dict[str, int] = {}
-        at_once = min(count, len(left)) if tried == 1 else 1
-        with contextlib.closing(_round(spec, left, at_once)) as answers:
-            for name, answer in answers:
-                if isinstance(answer, dict):
-                    yield name, answer
-                elif tried < attempts:
-                    died[name] = answer
-                else:
-                    times = "once" if attempts == 1 else f"{attempts} times"
-                    why = f"its worker died {times}, {_death(answer)}"
-                    yield name, {"error": why, "fix": _FIX}
-        left = [shard for shard in left if shard.name in died]
-
-
-def _round(
-    spec: Path, shards: Sequence[ShardTask], count: int
-) -> Generator[tuple[str, dict[str, Any] | int]]:
-    """The result of each shard, or the exit status of its worker."""
-    waiting: queue.SimpleQueue[ShardTask] = queue.SimpleQueue()
-    results: queue.SimpleQueue[tuple[str, dict[str, Any] | int] | None] = queue.SimpleQueue()
-    for shard in shards:
-        waiting.put(shard)
-    with _Workers(str(spec)) as workers:
-        for _ in range(count):
-            arguments = (workers.start, waiting, results)
-            threading.Thread(target=_feed, args=arguments, daemon=True).start()
-        running = count
-        while running:
-            result = results.get()
-            if result is None:
-                running -= 1
-            else:
-                yield result
-
-
-def _feed(
-    start: Callable[[], subprocess.Popen[str]],
-    waiting: queue.SimpleQueue[ShardTask],
-    results: queue.SimpleQueue[tuple[str, dict[str, Any] | int] | None],
-) -> None:
-    """Send one shard after another to a worker; a worker that died is replaced.
-
-    On a full disk no worker of the round gets another shard.
-    """
-    worker: subprocess.Popen[str] | None = None
-    try:
-        while True:
-            try:
-                shard = waiting.get_nowait()
-            except queue.Empty:
-                return
-            if worker is None:
-                try:
-                    worker = start()
-                except (OSError, RuntimeError) as error:
-                    results.put((shard.name, {"error": f"no worker can be started: {error}"}))
-                    continue
-            answer = _send(worker, shard)
-            if answer is None:
-                worker.kill()
-                results.put((shard.name, worker.wait()))
-                worker = None
-            else:
-                if answer.get("full"):
-                    _drain(waiting)
-                results.put((shard.name, answer))
-    finally:
-        results.put(None)
-
-
-def _drain(waiting: queue.SimpleQueue[ShardTask]) -> None:
-    with contextlib.suppress(queue.Empty):
-        while True:
-            waiting.get_nowait()
-
-
-def _death(status: int) -> str:
-    if status != -signal.SIGKILL:
-        return f"last with status {status}"
-    return "last killed by SIGKILL, as when memory runs out"
-
-
-def _send(worker: subprocess.Popen[str], shard: ShardTask) -> dict[str, Any] | None:
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    try:
-        worker.stdin.write(json.dumps(asdict(shard)) + "\n")
-        worker.stdin.flush()
-        answer = worker.stdout.readline()
-        return json.loads(answer) if answer.endswith("\n") else None
-    except (BrokenPipeError, ValueError):
-        return None
-
-
-class _Workers:
-    """Worker processes of a job; all are killed on exit."""
-
-    def __init__(self, spec: str) -> None:
-        self._spec = spec
-        self._started: list[subprocess.Popen[str]] = []
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def __enter__(self) -> _Workers:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._closed = True
-            for worker in self._started:
-                worker.kill()
-                worker.wait()
+        for worker in self._all:
+            worker.kill()
+            worker.wait()
 
-    def start(self) -> subprocess.Popen[str]:
-        """Start a worker, which computes with one thread: there is one for each core.
+    def run(self, tasks: Iterable[Task]) -> Generator[Ended]:
+        """Yield the answers to `tasks` as they end; the caller's next request starts another task."""
+        waiting = iter(tasks)
+        for name, task in itertools.islice(waiting, self.count):
+            self.submit(name, task)
+        while self.running:
+            ended = self.ended.get()
+            assert isinstance(ended, Ended)
+            self.running.remove(ended.name)
+            yield ended
+            for name, task in itertools.islice(waiting, 1):
+                self.submit(name, task)
 
-        Raises   RuntimeError when the job has ended, since its folder may belong to another run.
-        """
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the job has ended")
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "stamm.runs.worker", self._spec, str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                encoding="utf-8",
-                env=environment,
-            )
-            self._started.append(worker)
+    def submit(self, name: str, task: dict[str, Any]) -> None:
+        """Give a task to an idle worker, or a new one."""
+        self.running.add(name)
+        try:
+            worker = self._idle.pop() if self._idle else self._start()
+        except OSError as error:
+            self.ended.put(Ended(name, {"error": f"no worker can be started: {error}"}))
+            return
+        threading.Thread(target=self._follow, args=(worker, name, task), daemon=True).start()
+
+    def ask_to_end(self, number: signal.Signals, seconds: float) -> None:
+        """Send a signal to the workers that have a task, and `wait_until_idle`."""
+        for worker in self._all:
+            if worker not in self._idle and worker.poll() is None:
+                worker.send_signal(number)
+        self.wait_until_idle(seconds)
+
+    def wait_until_idle(self, seconds: float) -> None:
+        """Wait until every worker has answered or ended, at most `seconds`."""
+        until = time.monotonic() + seconds
+        while any(w.poll() is None for w in self._all if w not in self._idle):
+            if time.monotonic() > until:
+                return
+            time.sleep(0.02)
+
+    def _start(self) -> subprocess.Popen[str]:
+        worker = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            env=os.environ | self._environment,
+        )
+        self._all.append(worker)
         return worker
+
+    def _follow(self, worker: subprocess.Popen[str], name: str, task: dict[str, Any]) -> None:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        answer = None
+        with contextlib.suppress(OSError, ValueError):
+            worker.stdin.write(json.dumps(task) + "\n")
+            worker.stdin.flush()
+            line = worker.stdout.readline()
+            answer = json.loads(line) if line.endswith("\n") else None
+        if answer is None:
+            worker.kill()
+            self.ended.put(Ended(name, None, worker.wait()))
+        else:
+            self._idle.append(worker)
+            self.ended.put(Ended(name, answer))
+
+
+def serve(
+    parent: str,
+    answer: Callable[[dict[str, Any]], dict[str, Any]],
+    *,
+    is_interruptible: bool = False,
+) -> int:
+    """Answer tasks, one a line, until the parent closes the pipe.
+
+    parent            its process id. On Linux the worker ends at once when it dies: it must not write to
+                      a folder that another run has taken over
+    is_interruptible  Ctrl-C, which reaches the whole process group, interrupts `answer`; else the parent
+                      alone handles it
+    """
+    _die_with(int(parent))
+    handler = signal.default_int_handler if is_interruptible else signal.SIG_IGN
+    signal.signal(signal.SIGINT, handler)
+    # What libraries print must not mix with the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        reply = json.dumps(answer(json.loads(line)))
+        try:
+            answers.write(reply + "\n")
+            answers.flush()
+        except BrokenPipeError:  # the parent has closed the pipe
+            os._exit(1)
+    return 0
+
+
+def _die_with(parent: int) -> None:
+    """End this process when `parent`, the process that started it, ends (Linux)."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before this line
+        sys.exit(1)

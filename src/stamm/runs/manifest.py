@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import stamm
 from stamm.base.files import sha256_bytes, sha256_file, sha256_value
 from stamm.base.processor import cpu_capability, cpu_name
+from stamm.version import PACKAGE, VERSION
 
 SCHEMA = 1
 RATES = "rates.json"  # in log/ of a run: seconds of each part of its sharded steps
@@ -28,7 +28,7 @@ def environment() -> dict[str, Any]:
     """Versions, commit and hardware of this machine; nothing secret."""
     versions = library_versions()
     return {
-        "version": stamm.__version__,
+        "version": VERSION,
         **source_state(),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -56,7 +56,7 @@ def source_state() -> dict[str, Any]:
 
     Both are None for an installed package without a checkout, or without git.
     """
-    root = Path(stamm.__file__).resolve().parents[2]
+    root = PACKAGE.resolve().parents[1]
     if not (root / ".git").exists():
         return {"commit": None, "dirty": None}
     commit = _git(root, "rev-parse", "HEAD")

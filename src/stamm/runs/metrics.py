@@ -60,12 +60,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     if not is_present(path):
         return []
-    found = []
+    rows = []
     for where, line in read_objects(path):
         if not isinstance(line, dict):
             raise DataError(f"{where} is not an object", fix="Restore the file")
-        found.append(line)
-    return found
+        rows.append(line)
+    return rows
 
 
 def metrics_hash(path: Path, after_step: int) -> str:

@@ -7,12 +7,13 @@ the same weights; results of other weights are moved to a folder beside.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file
 from stamm.base.receipts import is_present
-from stamm.base.schema import read_record_if_present, write_record
-from stamm.runs.schemas.chat_model import ChatModelFile
+from stamm.base.schema import read_record, read_record_if_present, write_record
+from stamm.chat.records import ChatModelFile
 
 DECODER = "decoder.json"
 WEIGHTS = "model.safetensors"
@@ -22,6 +23,15 @@ CHAT = "chat.json"
 HEAD = "head.safetensors"
 """Of a reward model, beside its decoder."""
 _DIGITS = 8
+
+
+class _Result(Protocol):
+    @property
+    def model_sha256(self) -> str | None:
+        """SHA-256 of the weights that it was made from."""
+
+
+R = TypeVar("R", bound=_Result)
 
 
 def weights_sha256(model: Path) -> str:
@@ -55,12 +65,12 @@ def set_aside(folder: Path, sha256: str) -> Path | None:
     Returns  the folder they were moved to, None when nothing was moved.
     Edge     results that do not name their weights are moved to FOLDER-unknown.
     """
-    found = {
+    other_hashes = {
         sha for path in sorted(folder.glob("*.json")) if (sha := recorded_sha256(path)) != sha256
     }
-    if not found:
+    if not other_hashes:
         return None
-    aside = aside_folder(folder, found.pop() if len(found) == 1 else None)
+    aside = aside_folder(folder, other_hashes.pop() if len(other_hashes) == 1 else None)
     aside.mkdir(exist_ok=True)
     for path in sorted(folder.iterdir()):
         if not path.name.startswith("."):  # the items of an evaluation in progress
@@ -92,6 +102,24 @@ def check_same_weights(made_from: str | None, where: str, model: Path) -> None:
             f" {str(current)[:12]}",
             fix="Repeat it with `stamm evaluate`, `audit` or `export`: earlier results are kept beside",
         )
+
+
+def read_result(kind: type[R], path: Path, model: Path | None) -> R:
+    """The record in `path` of a result of a model.
+
+    model    its folder, whose weights are compared with those of the result; None: not compared
+
+    Raises   DataError when the file does not follow its schema, or as `check_same_weights`
+    """
+    record = read_record(kind, path)
+    if model is not None:
+        check_same_weights(record.model_sha256, str(path), model)
+    return record
+
+
+def read_result_if_present(kind: type[R], path: Path, model: Path | None) -> R | None:
+    """As `read_result`; None when `path` does not exist."""
+    return read_result(kind, path, model) if is_present(path) else None
 
 
 def recorded_sha256(path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Time that is left of a run of many steps, from the steps of the same kind that are finished."""
+"""Remaining time of a run of many steps, estimated from finished steps of the same kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ def seconds_left(steps: Sequence[Step], seconds: Mapping[str, float]) -> float |
             alike[_kind(step)].append(seconds[step.name])
             alike[step.job].append(seconds[step.name])
     waiting = [step for step in steps if step.name not in seconds]
-    known = [found for step in waiting if (found := alike.get(_kind(step)) or alike.get(step.job))]
+    known = [
+        seconds_alike
+        for step in waiting
+        if (seconds_alike := alike.get(_kind(step)) or alike.get(step.job))
+    ]
     if len(steps) < FEWEST_STEPS or not waiting or 2 * len(known) < len(waiting):
         return None
     return math.fsum(math.fsum(times) / len(times) for times in known)

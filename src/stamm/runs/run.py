@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-import stamm
 from stamm.base.cache_folder import lock_holders
 from stamm.base.config import differences, to_plain
 from stamm.base.console import Progress
@@ -48,8 +47,9 @@ from stamm.base.schema import record, write_record
 from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step, Workspace, after_producers
 from stamm.runs.manifest import MANIFEST_FIX, RATES, new_manifest
-from stamm.runs.schemas.run import ConfigFile, ManifestFile, ReceiptFile
+from stamm.runs.records import ConfigFile, ManifestFile, ReceiptFile
 from stamm.runs.step_pool import StepPool
+from stamm.version import VERSION
 
 SCHEMA = 1
 LOCK = ".lock"
@@ -58,13 +58,7 @@ _SESSION = ("command", "started", "version", "commit", "dirty", "python", "lock_
 _MANIFEST = {"state", "sessions", "libraries"}
 # Keys that may change when a run is resumed. Executor and trackers do not change the outputs; the
 # process mesh changes roundings only, a connection only where a judge is asked.
-_FREE = (
-    "execution",
-    "trackers",
-    "mirrors",
-    "parallel",
-    "connection",
-)  # mirrors: trackers of version 0.1
+_FREE = ("execution", "trackers", "parallel", "connection")
 _RECEIPT = {"step", "key", "digest", "seconds", "ended", "outputs"}
 Job = Callable[[Any, Workspace], None]
 
@@ -81,7 +75,7 @@ class Run:
         self.root = root
         self.request = {
             "schema": SCHEMA,
-            "version": stamm.__version__,
+            "version": VERSION,
             "recipe": recipe,
             "overrides": list(overrides),
             "config": config,
@@ -134,7 +128,7 @@ class Run:
                 f"{self.root / 'config.json'} is not the configuration of a run",
                 fix="Choose another folder with --out",
             )
-        for name, value in (("schema", SCHEMA), ("version", stamm.__version__)):
+        for name, value in (("schema", SCHEMA), ("version", VERSION)):
             if stored.get(name) != value:
                 raise RunError(
                     f"{self.root} was made with {name} {stored.get(name)!r}, this is {value!r}",
@@ -162,10 +156,10 @@ class Run:
     def locked(self, *, shared: bool = False) -> Iterator[None]:
         """Lock the folder for this process; the lock ends with the process.
 
-        shared   beside other processes that share it: of a command that reads the run and writes to
-                 a folder of its own
+        shared   the lock is shared: for a command that reads the run and writes to a folder of its
+                 own
 
-        Edge     on a read-only file system there is nothing to protect, and no lock
+        Edge     nothing is locked on a read-only file system
         Raises   RunError when another process uses it.
         """
         self.root.mkdir(parents=True, exist_ok=True)
@@ -234,14 +228,14 @@ class Run:
             receipt = self._valid_receipt(step, done)
             if receipt is None:
                 prefix = announce(numbers[step.name], len(steps), step)
-                place = workspace(self.root, step, progress, execution)
-                key = self._begin(step, done, place)
+                step_workspace = workspace(self.root, step, progress, execution)
+                key = self._begin(step, done, step_workspace)
                 began = time.monotonic()
                 if pool is not None and step.job in pool.kinds:
                     begun[step.name] = key, began
-                    pool.start(step, place, prefix)
+                    pool.start(step, step_workspace, prefix)
                     continue
-                jobs(step.job)(step.config, place)
+                jobs(step.job)(step.config, step_workspace)
                 receipt = self._write_receipt(step, key, began)
             done[step.name] = receipt
         self._note_state("complete")
@@ -257,7 +251,7 @@ class Run:
 
         Edge     steps that finish in the pool get their receipt here and in `done`
         """
-        left, ended = list(steps), set[str]()
+        remaining, ended = list(steps), set[str]()
 
         def can_start(step: Step) -> bool:
             if step.unless and step.unless not in done.keys() | ended:
@@ -268,25 +262,25 @@ class Run:
                 pool.free or step.job not in pool.kinds
             )
 
-        while left or pool.running:
-            found = next(filter(can_start, left), None)
-            if found is not None:
+        while remaining or pool.running:
+            startable = next(filter(can_start, remaining), None)
+            if startable is not None:
                 pool.check()
-                left.remove(found)
-                if self._is_left_out(found, steps, done, ended):
-                    ended.add(found.name)
+                remaining.remove(startable)
+                if self._is_left_out(startable, steps, done, ended):
+                    ended.add(startable.name)
                 else:
-                    yield found
+                    yield startable
             elif pool.running:
                 finished = pool.wait()
                 done[finished.name] = self._write_receipt(finished, *begun[finished.name])
             else:
-                names = ", ".join(step.name for step in left)
+                names = ", ".join(step.name for step in remaining)
                 raise RunError(f"steps wait for steps that do not exist: {names}")
         pool.check()
 
     def _wanted(self, steps: Sequence[Step], done: Mapping[str, Any]) -> Iterator[Step]:
-        """The steps that none of the finished ones stops; `done` grows while this is read."""
+        """The steps that no finished step stops; the caller adds to `done` while it iterates."""
         ended: set[str] = set()
         for step in steps:
             if self._is_left_out(step, steps, done, ended):
@@ -301,8 +295,8 @@ class Run:
         gate = step.unless
         if gate in ended or gate not in done:
             return gate in ended
-        found = next(one for one in steps if one.name == gate)
-        return read_json(self.root / found.folder / found.outputs[0]).get("stop") is True
+        gate_step = next(candidate for candidate in steps if candidate.name == gate)
+        return read_json(self.root / gate_step.folder / gate_step.outputs[0]).get("stop") is True
 
     def unfinished(self) -> str:
         """Why the run is not complete; "" when it is."""
@@ -334,14 +328,14 @@ class Run:
         """Receipts of the complete steps, in the order in which they ended."""
         return _receipts(self.root)
 
-    def _begin(self, step: Step, done: Mapping[str, Any], place: Workspace) -> str:
+    def _begin(self, step: Step, done: Mapping[str, Any], step_workspace: Workspace) -> str:
         """Prepare the folder of a step, and return its key."""
         key = self._key(step, done)
-        self._clear_other_attempt(step, key, place.progress)
+        self._clear_other_attempt(step, key, step_workspace.progress)
         self._receipt_path(step).unlink(missing_ok=True)
         forget(self.root)
-        place.folder.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(place.folder)
+        step_workspace.folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(step_workspace.folder)
         return key
 
     def _write_receipt(self, step: Step, key: str, began: float) -> Any:
@@ -437,7 +431,7 @@ class Run:
         return receipt
 
     def _remove_damaged_receipts(self) -> None:
-        """Their steps are executed again; readers refuse a run with a damaged receipt."""
+        """Remove damaged receipts, with which readers refuse a run; their steps are executed again."""
         for path in (self.root / STEPS).glob("*.json"):
             if _read_receipt(path) is None:
                 path.unlink()
@@ -445,15 +439,15 @@ class Run:
 
     def _outputs(self, step: Step) -> dict[str, dict[str, Any]]:
         folder = self.root / step.folder
-        found: dict[str, dict[str, Any]] = {}
+        facts: dict[str, dict[str, Any]] = {}
         for name in step.outputs:
             path = folder / name
             if not path.exists():
                 raise RunError(f"step {step.name} ended without its output {path}")
             files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
             for file in files:
-                found[str(file.relative_to(folder))] = _facts(file)
-        return found
+                facts[str(file.relative_to(folder))] = _facts(file)
+        return facts
 
     def _records(self, step: Step, outputs: Set[str]) -> dict[str, dict[str, Any]]:
         """Size and SHA-256 of the files that a step wrote beside its outputs.
@@ -539,8 +533,8 @@ def finished_steps(root: Path, manifest: Mapping[str, Any]) -> list[dict[str, An
 
 
 def _receipts(root: Path) -> list[dict[str, Any]]:
-    found = (_read_receipt(path) for path in (root / STEPS).glob("*.json"))
-    return sorted((r for r in found if r is not None), key=lambda receipt: receipt["ended"])
+    receipts = (_read_receipt(path) for path in (root / STEPS).glob("*.json"))
+    return sorted((r for r in receipts if r is not None), key=lambda receipt: receipt["ended"])
 
 
 def _read_receipt(path: Path) -> dict[str, Any] | None:
@@ -557,11 +551,11 @@ def _facts(file: Path) -> dict[str, Any]:
     return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
 
 
-def _aside(place: Path, folder: Path) -> Path:
-    """Move `folder` into `place` under a new name; returns its path."""
-    place.mkdir(exist_ok=True)
-    number = next(n for n in itertools.count(1) if not (place / f"{folder.name}-{n}").exists())
-    return folder.rename(place / f"{folder.name}-{number}")
+def _aside(parent: Path, folder: Path) -> Path:
+    """Move `folder` into `parent` under a new name; returns its path."""
+    parent.mkdir(exist_ok=True)
+    number = next(n for n in itertools.count(1) if not (parent / f"{folder.name}-{n}").exists())
+    return folder.rename(parent / f"{folder.name}-{number}")
 
 
 def _external_hash(path: Path) -> str:
@@ -574,7 +568,7 @@ def _external_hash(path: Path) -> str:
 
 
 def is_locked(root: Path) -> bool:
-    """Whether a process holds the lock of the run folder `root`; no where it cannot be read."""
+    """Whether a process holds the lock of the run folder `root`; False where it cannot be read."""
     with contextlib.suppress(FileNotFoundError, PermissionError), (root / LOCK).open("rb") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -19,7 +19,6 @@ from stamm.base.files import read_json, remove_leftovers, write_json
 from stamm.runs.cluster_executors import RANKS, run_on_ray, run_on_slurm
 from stamm.runs.executors import LocalExecutor, RayExecutor
 from stamm.runs.job import Workspace
-from stamm.runs.local_pool import Result, run_on_workers
 from stamm.runs.manifest import RATES
 from stamm.runs.sharded_job import (
     MANIFESTS,
@@ -30,7 +29,7 @@ from stamm.runs.sharded_job import (
     remove_stale_shards,
     write_job_spec,
 )
-from stamm.runs.worker import try_shard
+from stamm.runs.worker import Result, run_on_workers, try_shard
 
 _SHOWN, _NAMED = 3, 20
 _SEEN_WITHIN_S = 120.0  # network file systems cache the listing of a folder for a minute

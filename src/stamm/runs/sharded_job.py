@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import stamm
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import (
     canonical_json,
@@ -30,7 +29,8 @@ from stamm.base.files import (
     write_json,
 )
 from stamm.base.schema import record
-from stamm.runs.schemas.corpus import ShardManifest
+from stamm.runs.records import ShardManifest
+from stamm.version import PACKAGE, VERSION
 
 SCHEMA = 1
 MANIFESTS = "manifests"
@@ -114,7 +114,7 @@ def write_job_spec(job: ShardedJob) -> Path:
         path,
         {
             "schema": SCHEMA,
-            "version": stamm.__version__,
+            "version": VERSION,
             "code": code_hash(job.code_packages),
             "work": job.work,
             "settings": job.settings,
@@ -138,16 +138,16 @@ def load_job_spec(path: Path) -> ShardedJob:
             fix="Run the same command again",
         )
     spec = read_json(path)
-    if spec["version"] != stamm.__version__:
+    if spec["version"] != VERSION:
         raise RunError(
-            f"{path} was written by stamm {spec['version']}, this worker is {stamm.__version__}",
+            f"{path} was written by stamm {spec['version']}, this worker is {VERSION}",
             fix="Install the same version on every machine",
         )
     code_packages = tuple(spec["code_packages"])
     if spec["code"] != code_hash(code_packages):
         raise RunError(
             f"{path} was written by other code of stamm {spec['version']} than this worker's, "
-            f"which is in {Path(stamm.__file__).parent}",
+            f"which is in {PACKAGE}",
             fix="Install the same code on every machine",
         )
     return ShardedJob(
@@ -228,13 +228,13 @@ def read_manifests(folder: Path) -> dict[str, dict[str, Any]]:
 
     Raises   DataError for a file that is not a manifest.
     """
-    found = {}
+    manifests = {}
     for path in sorted((folder / MANIFESTS).glob("*.json"), key=lambda path: path.name):
         manifest = read_json(path)
         if not isinstance(manifest, dict) or not manifest.keys() >= _MANIFEST:
             raise DataError(f"{path} is not the manifest of a shard", fix="Delete it and run again")
-        found[path.stem] = manifest
-    return found
+        manifests[path.stem] = manifest
+    return manifests
 
 
 def remove_stale_shards(job: ShardedJob) -> None:
@@ -248,15 +248,15 @@ def remove_stale_shards(job: ShardedJob) -> None:
         if path.stem not in names:
             path.unlink()
     for path in list(job.folder.iterdir()):
-        found = _NUMBERED.match(path.name)
-        if found and path.is_file() and not {found[2], f"{found[1]}-{found[2]}"} & names:
+        match = _NUMBERED.match(path.name)
+        if match and path.is_file() and not {match[2], f"{match[1]}-{match[2]}"} & names:
             path.unlink()
 
 
 @functools.cache
 def code_hash(code_packages: tuple[str, ...]) -> str:
-    """SHA-256 over the Python files and data files of some folders of the package."""
-    root = Path(stamm.__file__).parent
+    """SHA-256 over the Python files and data files of some folders of the package, without their pages."""
+    root = PACKAGE
     files = sorted(
         path
         for folder in code_packages
@@ -269,8 +269,14 @@ def code_hash(code_packages: tuple[str, ...]) -> str:
 
 
 def _is_code(path: Path) -> bool:
-    """False for caches and hidden files of Python, editors and network file systems."""
-    return not any(part == "__pycache__" or part.startswith(".") for part in path.parts)
+    """False for pages of a subject, and for caches and hidden files of Python, editors and network file systems.
+
+    path   relative to the package
+    """
+    of_page = path.parts[1:2] in (("page",), ("templates",), ("section.py",))
+    return not of_page and not any(
+        part == "__pycache__" or part.startswith(".") for part in path.parts
+    )
 
 
 def common_files(job: ShardedJob) -> tuple[tuple[str, str, str], ...]:
@@ -337,5 +343,5 @@ def _facts(path: Path) -> dict[str, Any]:
 
 def _function(work: str) -> Work:
     module, _, name = work.partition(":")
-    found: Work = getattr(importlib.import_module(module), name)
-    return found
+    function: Work = getattr(importlib.import_module(module), name)
+    return function

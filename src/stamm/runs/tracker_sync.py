@@ -184,9 +184,9 @@ class TrackerSync:
     def _speed_of(self, step: int) -> dict[str, float] | None:
         """The line of a step in log/speed.jsonl; None while it is not written."""
         while (line := self._speed.peek()) is not None:
-            of, values = _numbers(line)
-            if of >= step:
-                return values if of == step else {}
+            logged_step, values = _numbers(line)
+            if logged_step >= step:
+                return values if logged_step == step else {}
             self._speed.skip()
         return None
 

@@ -1,27 +1,75 @@
-"""Worker process: reads one shard per line from stdin and writes one result per line to stdout.
-
-`python -m stamm.runs.worker JOB_SPEC PARENT_PID`. The worker exits when its stdin ends, and on Linux
-immediately when its parent dies: it must not write to a folder that another run has taken over.
-"""
+"""Shards of a job in worker processes of one machine, and their worker: `python -m stamm.runs.worker JOB_SPEC PARENT_PID`."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import json
-import os
-import signal
 import sys
 import traceback
+from collections.abc import Generator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import StammError, visible
 from stamm.base.files import is_full
+from stamm.runs.local_pool import WorkerPool, serve
 from stamm.runs.sharded_job import ShardedJob, ShardTask, load_job_spec, run_shard
 
 _LONGEST_TRACE = 4000
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_FIX = (
+    "Provide more memory for such a shard, split its input into smaller files, or remove it, and run "
+    "the same command: the other shards are complete"
+)
+Result = tuple[str, dict[str, Any]]
+
+
+def run_rank(spec: str, shards: Sequence[ShardTask], workers: int, attempts: int) -> list[Result]:
+    """Process the shards of one rank of a cluster with its worker processes; returns their results.
+
+    A rank may be restarted, with shards distributed differently: complete shards are not repeated.
+    A shard that kills its process does not affect the others; a full disk ends the rank.
+    """
+    results = []
+    with contextlib.closing(run_on_workers(Path(spec), shards, workers, attempts)) as ended:
+        for name, result in ended:
+            results.append((name, result))
+            if result.get("full"):
+                break
+    return results
+
+
+def run_on_workers(
+    spec: Path, shards: Sequence[ShardTask], count: int, attempts: int
+) -> Generator[Result]:
+    """Results in the order in which shards end.
+
+    A shard whose worker died is retried after all others have ended, one at a time: it may have
+    run out of memory beside others. Each worker computes with one thread: there is one for each core.
+
+    spec       what all shards share, from `write_job_spec`
+    count      number of processes
+    attempts   how often a shard is tried whose worker died
+    """
+    remaining, tried = {shard.name: asdict(shard) for shard in shards}, 0
+    module, threads = (
+        "stamm.runs.worker",
+        {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+    )
+    while remaining:
+        tried += 1
+        died = {}
+        at_once = count if tried == 1 else 1
+        with WorkerPool(at_once, module, str(spec), **threads) as pool:
+            for ended in pool.run(remaining.items()):
+                if ended.answer is not None:
+                    yield ended.name, ended.answer
+                elif tried < attempts:
+                    died[ended.name] = remaining[ended.name]
+                else:
+                    times = "once" if attempts == 1 else f"{attempts} times"
+                    why = f"its worker died {times}, last {ended.death()}"
+                    yield ended.name, {"error": why, "fix": _FIX}
+        remaining = {name: remaining[name] for name in remaining if name in died}
 
 
 def try_shard(job: ShardedJob, shard: ShardTask) -> dict[str, Any]:
@@ -42,39 +90,20 @@ def try_shard(job: ShardedJob, shard: ShardTask) -> dict[str, Any]:
     return {"manifest": manifest, "seconds": seconds}
 
 
-def main(arguments: list[str]) -> int:
+def main(spec: str, parent: str) -> int:
     """Run shards until the parent closes the pipe."""
-    spec, parent = Path(arguments[0]), int(arguments[1])
-    die_with(parent)
-    # What libraries print must not mix with the results.
-    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    # Ctrl-C reaches the whole process group; the parent handles it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     job = None
-    for line in sys.stdin:
+
+    def answer(task: dict[str, Any]) -> dict[str, Any]:
+        nonlocal job
         try:
-            job = job if job is not None and spec.is_file() else load_job_spec(spec)
+            job = job if job is not None and Path(spec).is_file() else load_job_spec(Path(spec))
         except StammError as error:
-            result: dict[str, Any] = {"error": visible(error.what), "fix": error.fix}
-        else:
-            result = try_shard(job, ShardTask(**json.loads(line)))
-        try:
-            results.write(json.dumps(result) + "\n")
-            results.flush()
-        except BrokenPipeError:  # the parent has closed the pipe
-            os._exit(0)
-    return 0
+            return {"error": visible(error.what), "fix": error.fix}
+        return try_shard(job, ShardTask(**task))
 
-
-def die_with(parent: int) -> None:
-    """End this process when `parent`, the process that started it, ends (Linux)."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before this line
-        sys.exit(1)
+    return serve(parent, answer)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stamm.activations.spec import Spec
 from stamm.base.config import validate
-from stamm.runs.schemas.search import PlannedCandidate
+from stamm.search.records import PlannedCandidate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import torch
 
-from stamm.activations.benchmark.measure import BenchmarkArm, measure
+from stamm.activations.benchmark import BenchmarkArm, measure
 from stamm.activations.module.activation import module_of
 from stamm.activations.spec import Spec
 from stamm.base.schema import read_record, write_record
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import environment
-from stamm.runs.schemas.search import COSTS, SCREENED, CandidateFile, CostsFile
 from stamm.search.config import CostConfig
+from stamm.search.records import COSTS, SCREENED, CandidateFile, CostsFile
 
 
 def run(config: CostConfig, workspace: Workspace) -> None:
@@ -27,7 +27,7 @@ def run(config: CostConfig, workspace: Workspace) -> None:
             passing.append(spec)
     progress.begin("time the kernels", 1, f"of {len(passing) + 1}")
     torch.set_num_threads(config.threads)
-    found = measure(
+    times_by_name = measure(
         [_arm(spec) for spec in (config.baseline, *passing)],
         inputs=1,
         shape=(config.rows, config.columns),
@@ -35,7 +35,7 @@ def run(config: CostConfig, workspace: Workspace) -> None:
         device=torch.device("cpu"),
         rounds=config.rounds,
     ).steps["forward_backward"]
-    seconds = {name: times.p50 for name, times in found.items()}
+    seconds = {name: times.p50 for name, times in times_by_name.items()}
     limit = config.slower * seconds[config.baseline.name]
     costs = CostsFile(
         baseline=config.baseline.name,

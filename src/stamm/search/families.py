@@ -14,13 +14,13 @@ from functools import cache
 from typing import ClassVar
 
 from stamm.activations import catalog
-from stamm.activations.catalog.load import named_activation, spec_of
+from stamm.activations.catalog.registry import named_activation, spec_of
 from stamm.activations.describe import shipped
 from stamm.activations.spec import Gated, Piece, Spec
 from stamm.activations.spec.command_line import Continuity, parse_parameter
 from stamm.activations.spec.expressions import parse, parse_interval, symbols
+from stamm.activations.spec.gates import expand
 from stamm.activations.spec.parameters import Identity, Parameter, Softplus
-from stamm.activations.transforms.gates import expand
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 
@@ -116,10 +116,10 @@ class Integrals:
             spec = catalog.get(entry)
             pieces = tuple(
                 Piece(
-                    where=one["where"],
-                    formula=f"alpha_g*({_in_language(one['formula'])}) + {self.beta!r}",
+                    where=piece["where"],
+                    formula=f"alpha_g*({_in_language(piece['formula'])}) + {self.beta!r}",
                 )
-                for one in shipped(spec.name).get("function", [])
+                for piece in shipped(spec.name).get("function", [])
             )
             alpha = Parameter(name="alpha_g", initial=0.8, bijection=Softplus())
             yield _proposal(f"integral_{spec.name}", pieces, [*spec.parameters, alpha])
@@ -155,9 +155,13 @@ class Listed:
     activations: tuple[str | Spec, ...]
 
     def __post_init__(self) -> None:
-        named = tuple(named_activation(one) for one in self.activations)
+        named = tuple(named_activation(activation) for activation in self.activations)
         object.__setattr__(self, "activations", named)
-        gated = [spec.name for one in named if isinstance((spec := spec_of(one)).arity, Gated)]
+        gated = [
+            spec.name
+            for activation in named
+            if isinstance((spec := spec_of(activation)).arity, Gated)
+        ]
         validate(
             self,
             (
@@ -193,7 +197,7 @@ def proposals(families: tuple[Family, ...]) -> tuple[Proposal, ...]:
     Raises   ConfigError for more than `LARGEST` candidates, or two candidates of one name.
     Checked  tests/unit/search/test_families.py
     """
-    found: list[Proposal] = []
+    proposed: list[Proposal] = []
     first: dict[str, str] = {}
     for family in families:
         for proposal in family.proposals():
@@ -201,14 +205,14 @@ def proposals(families: tuple[Family, ...]) -> tuple[Proposal, ...]:
                 same = first.setdefault(proposal.spec.content_hash, proposal.name)
                 if same != proposal.name:
                     proposal = Proposal(name=proposal.name, refused=f"is the same as {same}")
-            found.append(proposal)
-            if len(found) > LARGEST:
+            proposed.append(proposal)
+            if len(proposed) > LARGEST:
                 raise ConfigError(
                     f"the families have more than {LARGEST} candidates",
                     where="families",
                     fix="Propose fewer: each is derived, certified and trained",
                 )
-    names = [one.name for one in found]
+    names = [proposal.name for proposal in proposed]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
@@ -216,7 +220,7 @@ def proposals(families: tuple[Family, ...]) -> tuple[Proposal, ...]:
             where="families",
             fix="Join families of one kind, or name your own activations differently",
         )
-    return tuple(found)
+    return tuple(proposed)
 
 
 def _proposal(
@@ -254,7 +258,7 @@ def _check_entries(names: Sequence[str]) -> None:
 def _used(declared: Sequence[Parameter], formulas: Sequence[str]) -> list[Parameter]:
     """The parameters that the formulas and knots name, and those that bound them."""
     named: set[str] = set().union(*(symbols(parse(text)) for text in formulas))
-    for parameter in reversed(declared):  # a bound may have a bound
+    for parameter in reversed(declared):  # a bound may itself be bounded
         if parameter.name in named:
             named.add(str(getattr(parameter.bijection, "above", "")))
     return [parameter for parameter in declared if parameter.name in named]
@@ -281,5 +285,5 @@ class _LanguageNames(ast.NodeTransformer):
 def _in_language(formula: str) -> str:
     """A formula of the shipped descriptions, which SymPy wrote, in the names of the language."""
     tree = ast.parse(formula, mode="eval")
-    found = ast.unparse(_LanguageNames().visit(tree))
-    return formula if found == ast.unparse(ast.parse(formula, mode="eval")) else found
+    translated = ast.unparse(_LanguageNames().visit(tree))
+    return formula if translated == ast.unparse(ast.parse(formula, mode="eval")) else translated

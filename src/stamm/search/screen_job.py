@@ -13,15 +13,15 @@ from stamm.activations.cache import register_kernel_source, store_kernel_source
 from stamm.activations.certificates.certificate import certify
 from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.conformance.acceptance import accepted, check_formulas
-from stamm.activations.cost import cost, operations_text
 from stamm.activations.derivation.derive import derive
-from stamm.activations.equivalence.detect import rediscover
+from stamm.activations.describe import cost, operations_text
+from stamm.activations.equivalence.compare import rediscover
 from stamm.activations.spec import Spec
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import write_record
 from stamm.runs.job import Workspace
-from stamm.runs.schemas.search import SCREENED, CandidateFile
 from stamm.search.config import CandidateConfig, ScreenLimits
+from stamm.search.records import SCREENED, CandidateFile
 
 NUM_INPUTS = 10_000  # of float32, as in the check before a training run
 
@@ -31,11 +31,11 @@ def run(config: CandidateConfig, workspace: Workspace) -> None:
     progress = workspace.progress
     progress.begin(f"candidate {config.name}", 1, "candidate")
     if config.spec is None:
-        found = CandidateFile(name=config.name, reasons=(config.refused,))
+        candidate = CandidateFile(name=config.name, reasons=(config.refused,))
     else:
-        found = screened(config.spec, config.screen)
-    write_record(workspace.folder / SCREENED, CandidateFile, vars(found))
-    progress.end("; ".join(found.reasons) or "passed")
+        candidate = screened(config.spec, config.screen)
+    write_record(workspace.folder / SCREENED, CandidateFile, vars(candidate))
+    progress.end("; ".join(candidate.reasons) or "passed")
 
 
 def screened(spec: Spec, screen: ScreenLimits) -> CandidateFile:
@@ -59,7 +59,7 @@ def screened(spec: Spec, screen: ScreenLimits) -> CandidateFile:
         )
     register_kernel_source(spec.content_hash, kernel)
     store_kernel_source(spec.content_hash, kernel)
-    findings = [one for one in rediscover(spec) if one.always]
+    findings = [finding for finding in rediscover(spec) if finding.always]
     same = [x for x in findings if x.kind in ("same spec", "same function") and not x.freed]
     reasons = list(broken_limits(certificate, screen))
     if same and not screen.known:
@@ -74,7 +74,7 @@ def screened(spec: Spec, screen: ScreenLimits) -> CandidateFile:
         gradient=gradient,
         parameters=parameters,
         reasons=tuple(reasons),
-        known=tuple(one.sentence(spec.name) for one in findings),
+        known=tuple(finding.sentence(spec.name) for finding in findings),
         growth=(bounds["growth_left"]["claim"], bounds["growth_right"]["claim"]),
         nonlinearity=moments.get("nonlinearity_index"),
         gain=moments.get("gain"),
@@ -97,9 +97,9 @@ def _exceeds(growth: Mapping[str, Any], degree: float) -> bool:
     """Whether f grows faster than |x|**degree: x**2 log x does, for a degree of 2."""
     if growth["kind"] == "exponential":
         return True
-    found = growth["degree"] or 0.0
+    growth_degree = growth["degree"] or 0.0
     logarithmic = growth["kind"] == "power and logarithm" and growth["logs"] > 0
-    return bool(found > degree or (found == degree and logarithmic))
+    return bool(growth_degree > degree or (growth_degree == degree and logarithmic))
 
 
 def broken_limits(certificate: Mapping[str, Any], screen: ScreenLimits) -> Iterator[str]:

@@ -9,13 +9,13 @@ import torch
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance import judge as judging
 from stamm.activations.conformance.acceptance import accepted, check_formulas
+from stamm.activations.conformance.exact import exponents
 from stamm.activations.conformance.implementations import StammImplementation
-from stamm.activations.conformance.inputs import exponents
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import settled, truth_errors
 from stamm.activations.derivation.derive import exact_formulas
 from stamm.activations.spec import Piece, Spec
-from stamm.activations.spec.parameters import Identity, Parameter, Softplus
+from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
 from stamm.base.errors import DataError
 
 
@@ -69,6 +69,20 @@ def test_a_slope_in_a_rate_keeps_its_digits_at_every_exponent() -> None:
                     else (mpmath.mpf("0.3") / a**2)
                 )
                 assert abs(y - true) <= close * abs(true) + torch.finfo(dtype).tiny, point
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gradient", ["atan(x) + pi/2", "pi/2 - atan(2*x)", "erf(x - shift)"])
+def test_a_difference_that_vanishes_far_out_is_respelled(gradient: str) -> None:
+    shift = Parameter(name="shift", initial=0.4, bijection=Fixed())
+    spec = Spec(
+        name="far",
+        title="",
+        source="",
+        pieces=(Piece(where="all x", formula=gradient),),
+        parameters=(shift,) if "shift" in gradient else (),
+    )
+    check_formulas(spec)
 
 
 def test_exponents_reach_the_ends_of_a_dtype() -> None:

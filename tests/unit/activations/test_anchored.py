@@ -12,7 +12,7 @@ import torch
 from sympy import Expr
 
 from stamm.activations.catalog import get
-from stamm.activations.codegen.anchored import anchored_source
+from stamm.activations.codegen.formula import anchored_source
 from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance.implementations import StammImplementation
@@ -20,14 +20,13 @@ from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import evaluate, truth_finding
 from stamm.activations.derivation.anchored import Anchored, anchored_branches, anchored_in
 from stamm.activations.derivation.derive import derive
-from stamm.activations.derivation.formulas import Branch, Branches
+from stamm.activations.derivation.formulas import Branch, Branches, number
 from stamm.activations.derivation.primitives import X, gompertz, logistic
 from stamm.activations.derivation.special import (
     gompertz_integral,
     mish_gate_integral,
     softplus_integral,
 )
-from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import table_of
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Factor, Gated, Piece, Spec

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from stamm.activations import catalog
 from stamm.activations.conformance import calls, probes
+from stamm.activations.conformance.exact import SAMPLED
 from stamm.activations.conformance.implementations import (
     FunctionImplementation,
     Implementation,
@@ -18,7 +19,6 @@ from stamm.activations.conformance.implementations import (
     called,
     implementation,
 )
-from stamm.activations.conformance.inputs import SAMPLED
 from stamm.activations.conformance.judge import judge
 from stamm.activations.spec import Spec
 from stamm.base.errors import DataError

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from stamm.activations import catalog
-from stamm.activations.conformance.reference import truth
 from stamm.activations.derivation.derive import derive
 from stamm.activations.spec import Gated
 from stamm.activations.spec.expressions import FUNCTIONS, evaluate, parse
-from stamm.activations.transforms import Gate, expand, gate_spec, gated, self_gated
+from stamm.activations.spec.gates import Gate, expand, gate_spec, gated, self_gated
 from stamm.base.errors import ConfigError
+from tests.unit.activations.truths import truth
 
 GATES = (catalog.LOGISTIC, catalog.NORMAL, catalog.CAUCHY)
 POINTS = (-7.5, -1.0, -0.01, 0.0, 0.4, 3.0)

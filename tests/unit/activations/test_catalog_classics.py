@@ -13,9 +13,9 @@ from mpmath import mpf
 
 from stamm.activations.catalog import bounded, exponential, rectifiers, smooth
 from stamm.activations.codegen.kernel_lookup import kernel_of
-from stamm.activations.conformance.reference import truth
 from stamm.activations.derivation.derive import derive
 from stamm.activations.spec import Spec
+from tests.unit.activations.truths import truth
 
 SLOW_TO_DERIVE = {"acon_c", "ptelu", "sinlu", "smish", "smu"}
 ENTRIES = (*rectifiers.ENTRIES, *exponential.ENTRIES, *bounded.ENTRIES, *smooth.ENTRIES)

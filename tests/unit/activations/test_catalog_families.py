@@ -17,10 +17,10 @@ import torch
 
 from stamm.activations.catalog import gated_units, integrated, rational, self_gated
 from stamm.activations.codegen.kernel_lookup import kernel_of
-from stamm.activations.conformance.reference import parameter_truth, truth
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.formulas import Derived
 from stamm.activations.spec import Gated, Spec
+from tests.unit.activations.truths import parameter_truth, truth
 
 Values = Mapping[str, Any]
 Formula = Callable[[Any, Values], Any]

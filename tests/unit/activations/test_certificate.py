@@ -21,7 +21,7 @@ from stamm.activations.catalog.core import (
 )
 from stamm.activations.catalog.xielu import XIELU
 from stamm.activations.certificates.certificate import certify
-from stamm.activations.certificates.text import certificate_text
+from stamm.activations.certificates.rounding import certificate_text
 from stamm.activations.derivation.derive import derive
 from stamm.activations.spec import Jump, Piece, Spec
 from stamm.activations.spec.parameters import Identity, Parameter
@@ -154,7 +154,7 @@ def test_text() -> None:
 
 def test_text_needs_no_sympy() -> None:
     code = (
-        "import sys; import stamm.activations.certificates.text;"
+        "import sys; import stamm.activations.certificates.rounding;"
         "print([m for m in ('sympy', 'torch', 'mpmath') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

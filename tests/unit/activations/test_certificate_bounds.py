@@ -15,10 +15,9 @@ from stamm.activations.catalog.core import (
     XSILU,
 )
 from stamm.activations.catalog.xielu import XIELU, XIPRELU
-from stamm.activations.certificates.bounds import bounds_of, growth, lipschitz
+from stamm.activations.certificates.bounds import bounds_of, growth, lipschitz, overflow_of
 from stamm.activations.certificates.curve import CertifiedCurve
-from stamm.activations.certificates.numerics import overflow_of
-from stamm.activations.certificates.signs import sign_map
+from stamm.activations.certificates.shape import sign_map
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.formulas import Branch, Derived, Formulas
 from stamm.activations.derivation.primitives import X, gompertz, gompertz_pdf

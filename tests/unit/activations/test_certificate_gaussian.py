@@ -20,14 +20,15 @@ from stamm.activations.catalog.core import (
 from stamm.activations.catalog.xielu import XIELU, XIPRELU
 from stamm.activations.certificates.curve import CertifiedCurve
 from stamm.activations.certificates.gaussian import (
+    Sampler,
     edge_of_chaos,
     harmonics,
+    legendre,
     moments,
     parts,
     propagation,
     spectrum,
 )
-from stamm.activations.certificates.quadrature import Sampler, legendre
 from stamm.activations.derivation.derive import derive
 from stamm.activations.spec import Piece, Spec
 from stamm.activations.spec.parameters import Parameter, Softplus

@@ -10,11 +10,10 @@ import sympy
 from sympy import Expr, Rational, exp, log, sqrt
 
 from stamm.activations.certificates.intervals import Enclosure, NotEnclosed
-from stamm.activations.certificates.tail_functions import expansion
-from stamm.activations.certificates.tails import Monomial
+from stamm.activations.certificates.tails import Monomial, expansion
 from stamm.activations.derivation import primitives as named
+from stamm.activations.derivation.formulas import number
 from stamm.activations.derivation.primitives import PRIMITIVES, X
-from stamm.activations.derivation.symbolic import number
 
 ELEMENTARY = (
     exp,

@@ -20,9 +20,8 @@ from stamm.activations.catalog.core import (
     XSILU,
 )
 from stamm.activations.catalog.xielu import XIELU, XIPRELU
-from stamm.activations.certificates.asymptotes import asymptote
+from stamm.activations.certificates.bounds import asymptote
 from stamm.activations.certificates.curve import CertifiedCurve, resolved, vanishes
-from stamm.activations.certificates.everywhere import everywhere
 from stamm.activations.certificates.shape import (
     bends_of,
     between_jumps,
@@ -30,11 +29,11 @@ from stamm.activations.certificates.shape import (
     inverse_of,
     jumps_of,
     runs_of,
+    sign_map,
     smoothness_of,
     zeros_of,
 )
-from stamm.activations.certificates.signs import sign_map
-from stamm.activations.certificates.symmetry import homogeneity, kind_of, parity
+from stamm.activations.certificates.symmetry import everywhere, homogeneity, kind_of, parity
 from stamm.activations.derivation.derive import derive
 from stamm.activations.spec import Jump, Piece, Spec
 from stamm.activations.spec.parameters import Parameter, Softplus

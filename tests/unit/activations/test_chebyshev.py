@@ -5,7 +5,7 @@ from __future__ import annotations
 import mpmath
 import pytest
 
-from stamm.activations.derivation.chebyshev import (
+from stamm.activations.derivation.tables import (
     NODES,
     NotResolvedError,
     interpolant,

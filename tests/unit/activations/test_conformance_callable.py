@@ -80,7 +80,7 @@ def test_a_module_gets_raw_numbers_in_the_shape_it_has() -> None:
     assert bound.leaves["alpha_p"].item() == 166.0  # softplus(166) is 166
     assert bound.values["alpha_n"] == 41.25
     seen = observe("theirs", bound, X.bfloat16(), None, ["function", "slope", "slope_in_alpha_p"])
-    assert seen.quantities["slope_in_alpha_p"].tolist() == [-1.0, 2.0]
+    assert seen["slope_in_alpha_p"].tolist() == [-1.0, 2.0]
 
 
 def test_a_function_gets_effective_values_under_our_names() -> None:
@@ -91,7 +91,7 @@ def test_a_function_gets_effective_values_under_our_names() -> None:
     assert bound.holds == "effective"
     assert bound(X).tolist() == [-165.5, 332.5]
     seen = observe("theirs", bound, X, None, ["slope_in_alpha_p"])
-    assert seen.quantities["slope_in_alpha_p"].tolist() == [-1.0, 2.0]
+    assert seen["slope_in_alpha_p"].tolist() == [-1.0, 2.0]
 
 
 def test_a_function_that_wants_numbers_gets_numbers() -> None:
@@ -153,7 +153,7 @@ def test_parameter_slopes_do_not_need_a_function_that_can_be_vectorised() -> Non
 
     bound = FunctionImplementation("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
     seen = observe("theirs", bound, X, None, ["slope_in_alpha_p"])
-    assert seen.quantities["slope_in_alpha_p"].tolist() == [1.0, 4.0]
+    assert seen["slope_in_alpha_p"].tolist() == [1.0, 4.0]
 
 
 def test_what_cannot_be_differentiated_twice_is_judged_without_parameter_slopes() -> None:
@@ -172,7 +172,7 @@ def test_what_cannot_be_differentiated_twice_is_judged_without_parameter_slopes(
 
     bound = FunctionImplementation("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
     seen = observe("theirs", bound, X, None, ["function", "slope", "slope_in_alpha_p"])
-    assert list(seen.quantities) == ["function", "slope"]
+    assert list(seen) == ["function", "slope"]
 
 
 def test_a_parameter_that_is_not_used_has_slope_zero() -> None:
@@ -181,5 +181,5 @@ def test_a_parameter_that_is_not_used_has_slope_zero() -> None:
 
     bound = FunctionImplementation("theirs", theirs).bind(catalog.XIELU, VALUES, torch.float32)
     seen = observe("theirs", bound, X, None, ["slope_in_alpha_p", "slope_in_alpha_n"])
-    assert seen.quantities["slope_in_alpha_p"].tolist() == [-1.0, 2.0]
-    assert seen.quantities["slope_in_alpha_n"].tolist() == [0.0, 0.0]
+    assert seen["slope_in_alpha_p"].tolist() == [-1.0, 2.0]
+    assert seen["slope_in_alpha_n"].tolist() == [0.0, 0.0]

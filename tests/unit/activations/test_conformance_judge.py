@@ -11,15 +11,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stamm.activations import catalog
-from stamm.activations.conformance.budgets import budget, parameter_budget
-from stamm.activations.conformance.exact import ILL_CONDITIONED, exact_quantities, raw_slopes
+from stamm.activations.conformance.exact import (
+    ILL_CONDITIONED,
+    SAMPLED,
+    exact_quantities,
+    raw_slopes,
+)
 from stamm.activations.conformance.implementations import (
     FunctionImplementation,
     StammImplementation,
     implementation,
 )
-from stamm.activations.conformance.inputs import SAMPLED
 from stamm.activations.conformance.judge import judge
+from stamm.activations.conformance.ulp import budget, parameter_budget
 from stamm.activations.conformance.verdict import (
     ILL,
     KNOTS,
@@ -191,15 +195,18 @@ def test_slopes_in_stored_numbers_follow_every_kind_of_constraint() -> None:
         Parameter(name="c", initial=0.4, bijection=Exp()),
         Parameter(name="d", initial=1.3, bijection=Absolute()),
         Parameter(name="e", initial=0.3, bijection=Between(low=0.0, high=1.0)),
+        Parameter(name="g", initial=0.0, bijection=Absolute()),
+        Parameter(name="h", initial=1.0, bijection=Absolute(above="g")),
     )
+    terms = "a + b*x + c*cos(x) + d*x**2 + e*tanh(x) + g*sin(x) + h*x**4"
     spec = Spec(
         name="many",
         title="",
-        pieces=(Piece(where="all x", formula="a + b*x + c*cos(x) + d*x**2 + e*tanh(x)"),),
+        pieces=(Piece(where="all x", formula=terms),),
         parameters=kinds,
         source="",
     )
-    raw = {"a": 0.3, "b": -0.4, "c": 0.2, "d": -0.7, "e": 1.1}
+    raw = {"a": 0.3, "b": -0.4, "c": 0.2, "d": -0.7, "e": 1.1, "g": 0.0, "h": 1.2}
     slopes = raw_slopes(spec, raw)
     for name, number in raw.items():
         ahead, behind = (
@@ -208,6 +215,8 @@ def test_slopes_in_stored_numbers_follow_every_kind_of_constraint() -> None:
         for p in kinds:
             quotient = (ahead[p.name] - behind[p.name]) / 2e-6
             assert slopes[name].get(p.name, 0.0) == pytest.approx(quotient, abs=1e-9)
+    # At 0, where |raw| has no slope, it is that of torch.abs.
+    assert slopes["g"] == {"g": 0.0, "h": 0.0}
 
 
 def test_an_infinity_where_the_exact_value_overflows_is_right() -> None:

@@ -12,11 +12,11 @@ import torch
 
 from stamm.activations import catalog
 from stamm.activations.certificates.certificate import certify
-from stamm.activations.conformance import certified, probes, proofs
-from stamm.activations.conformance.certified import certificate_findings
+from stamm.activations.conformance import probes, proofs
+from stamm.activations.conformance import proofs as certified
 from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.probes import probe
-from stamm.activations.conformance.proofs import prove
+from stamm.activations.conformance.proofs import certificate_findings, prove
 from stamm.activations.conformance.reference import ALLOWED_ULP, truth_errors, truth_finding
 from stamm.activations.conformance.verdict import CheckResult, finding
 from stamm.activations.derivation.derive import derive

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stamm.activations import catalog
-from stamm.activations.conformance.inputs import inputs, knots, log_uniform_inputs, mixed_ups, zeros
+from stamm.activations.conformance.exact import inputs, knots, log_uniform_inputs, mixed_ups, zeros
 from stamm.activations.conformance.ulp import neighbours, rounded, ulps, unit
 from stamm.activations.spec import Piece, Spec
 

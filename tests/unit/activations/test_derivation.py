@@ -11,16 +11,16 @@ import torch
 
 from stamm.activations.catalog import XIELU, family
 from stamm.activations.codegen.kernel_lookup import kernel_of
-from stamm.activations.conformance.reference import evaluate, parameter_truth, truth
+from stamm.activations.conformance.reference import evaluate
 from stamm.activations.derivation.derive import derive, exact_formulas
-from stamm.activations.derivation.formulas import Branches, Formulas, bounds
+from stamm.activations.derivation.formulas import Branches, Formulas, bounds, elementary, number
 from stamm.activations.derivation.primitives import PRIMITIVES, Primitive, X
 from stamm.activations.derivation.stable_forms import lost_bits, sample_points
-from stamm.activations.derivation.symbolic import elementary, number
 from stamm.activations.spec import Piece, Spec
 from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.activations.spec.parameters import Parameter, Softplus
 from stamm.base.errors import ConfigError
+from tests.unit.activations.truths import parameter_truth, truth
 
 CORE = family("core")  # the other families have tests of their own, against published formulas
 POINTS = [-40.0, -3.0, -1.0, -0.7, -1e-3, -1e-7, 0.0, 1e-7, 1e-3, 0.7, 1.0, 3.0, 40.0]

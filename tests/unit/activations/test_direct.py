@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +18,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from stamm.activations.effective import effective_tensors
 from stamm.activations.fused import build, direct, operation
+from stamm.activations.fused.direct import effective_tensors
 from stamm.activations.fused.memory import fresh
 from stamm.activations.module import Activation, GatedActivation, build_activation, xielu
 from stamm.activations.spec.parameters import (
@@ -29,7 +32,7 @@ from stamm.activations.spec.parameters import (
     ParameterMaps,
     Softplus,
 )
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, RunError
 
 needs_compiler = pytest.mark.skipif(
     build.unavailable_reason() is not None, reason=f"no CPU kernels: {build.unavailable_reason()}"
@@ -369,6 +372,122 @@ def test_a_prepared_process_uses_the_operation_from_its_first_call(
     module._direct = {"plain": calls}
     module(x)
     assert calls._kernels[x.dtype] is not None
+
+
+class _Compiler:
+    """A compiler of `direct.cpp` that ends when it is told to; the shared object is the true one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: RunError | None = None) -> None:
+        self.may_end, self.calls, self.said = threading.Event(), 0, list[str]()
+        self.started = threading.Event()
+        self._true = build.compiled
+        self._error = error
+        assert direct._operation() is not None  # the shared object exists
+        for name in ("_background", "_operation", "_is_built"):
+            monkeypatch.setattr(direct, name, functools.cache(getattr(direct, name).__wrapped__))
+        monkeypatch.setattr(direct, "WORTH_COMPILING", 4)
+        monkeypatch.setattr(direct, "_CALLED", itertools.count(1))
+        monkeypatch.setattr(direct, "report_once", self.said.append)
+        monkeypatch.setattr(build, "compiled", self._compiled)
+        monkeypatch.setattr(build, "is_built", lambda *_, **__: self.may_end.is_set())
+        build.function.cache_clear()
+        build._loaded.cache_clear()
+
+    def _compiled(self, source: str, *, torch_headers: bool = False) -> Path:
+        if not torch_headers:  # a kernel
+            return self._true(source)
+        self.calls += 1
+        self.started.set()
+        assert self.may_end.wait(60)
+        if self._error is not None:
+            raise self._error
+        return self._true(source, torch_headers=torch_headers)
+
+
+def _fresh_module() -> tuple[Activation, direct.DirectCalls]:
+    module = xielu()
+    calls = direct.DirectCalls(module._operations["plain"], module.spec.parameters)
+    module._direct = {"plain": calls}
+    return module, calls
+
+
+@needs_compiler
+def test_calls_without_training_go_on_while_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And have the same bits before and after."""
+    compiler = _Compiler(monkeypatch)
+    module, calls = _fresh_module()
+    x = _normal(3, 40)
+    wanted = _general(module, "plain", x)
+    with torch.no_grad():
+        for _ in range(20):
+            assert torch.equal(module(x), wanted)
+        assert compiler.started.wait(60)
+        assert torch.equal(module(x), wanted)
+        assert compiler.calls == 1 and not calls._kernels  # it still compiles
+        compiler.may_end.set()
+        direct._background().join(60)
+        assert torch.equal(module(x), wanted)
+    assert calls._kernels[x.dtype] is not None and compiler.said == []
+
+
+@needs_compiler
+def test_calls_that_train_change_at_a_fixed_call_which_waits_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiler = _Compiler(monkeypatch)
+    module, calls = _fresh_module()
+    x = _normal(3, 40)
+    for number in range(1, 5):
+        module(x)
+        assert not calls._kernels, number
+    threading.Timer(0.5, compiler.may_end.set).start()
+    module(x)
+    assert compiler.may_end.is_set() and calls._kernels[x.dtype] is not None
+    assert len(compiler.said) == 1 and "once for this machine" in compiler.said[0]
+
+
+@needs_compiler
+def test_a_compilation_that_fails_in_the_background_is_reported_once_and_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiler = _Compiler(monkeypatch, RunError("c++ does not compile a kernel"))
+    module, calls = _fresh_module()
+    x = _normal(5)
+    with torch.no_grad():
+        for _ in range(6):
+            module(x)
+        compiler.may_end.set()
+        direct._background().join(60)
+        for _ in range(3):
+            assert torch.equal(module(x), _general(module, "plain", x))
+    assert compiler.calls == 1 and calls._kernels == {x.dtype: None}
+    assert len(compiler.said) == 1 and "slower than they could be" in compiler.said[0]
+
+
+@needs_compiler
+def test_a_compiler_in_the_background_ends_with_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the exit nor a process left behind takes the seconds of the compiler."""
+    compiler, started = tmp_path / "c++", tmp_path / "started"
+    compiler.write_text(
+        f"#!/bin/sh\necho $$ > {started}.part && mv {started}.part {started}\nexec sleep 600\n"
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setattr(build, "_compiler", lambda: str(compiler))
+    monkeypatch.setattr(build, "_version", lambda compiler: "")
+    monkeypatch.setattr(build, "folder", lambda: tmp_path / "cache")
+    left: list[Callable[[], object]] = []
+    monkeypatch.setattr(direct.atexit, "register", left.append)
+    compilation = direct._background.__wrapped__()
+    while not started.exists():
+        time.sleep(0.02)
+    process = Path(f"/proc/{int(started.read_text())}")
+    assert compilation.is_alive() and process.exists()
+    for function in left:  # what the end of the process calls
+        function()
+    assert not compilation.is_alive() and not process.exists()
+    assert not [*(tmp_path / "cache").rglob("*.part"), *(tmp_path / "cache").rglob("*.so")]
 
 
 @needs_compiler

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stamm.activations.conformance.ulp import unit
-from stamm.activations.effective import effective_tensor
+from stamm.activations.fused.direct import effective_tensor
 from stamm.activations.fused.operation import use_eager
 from stamm.activations.module import Activation, build_activation
 from stamm.activations.spec.parameters import Between, Bijection, Exp, Parameter, Softplus

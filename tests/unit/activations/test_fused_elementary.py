@@ -15,6 +15,7 @@ from stamm.activations.fused import build, coefficients
 
 UNARY = ("exp", "tanh", "log", "log1p", "sin", "cos", "atan", "asin", "erf", "erfc", "abs")
 BINARY = ("pow", "atan2")
+DOUBLE = ("expm1", "phi2", "phi2_over", "exp_in_parts", "inverse")  # unary, of doubles only
 
 
 def _loop(name: str, number: str, declared: str, call: str) -> str:
@@ -44,6 +45,15 @@ extern "C" void negative_zero(float* y) {
         _loop(name, c, f"const {c}* x, const {c}* y", f"{name}(read<V>(x + k), read<V>(y + k))")
         for name in BINARY
         for c in ("float", "double")
+    )
+    + "".join(
+        _loop(name, "double", "const double* x", f"{name}(read<V>(x + k))") for name in DOUBLE
+    )
+    + _loop(
+        "phi2_sum",
+        "double",
+        "const double* x, const double* b, const double* a",
+        "phi2_sum(read<V>(x + k), read<V>(b + k), read<V>(a + k))",
     )
 )
 needs_compiler = pytest.mark.skipif(
@@ -183,6 +193,57 @@ def test_powers_and_angles_are_close_to_mpmath(dtype: type[np.floating], error: 
     assert _worst(mpmath.power, _of("pow", base, exponent), base, exponent)[0] < error
     y, x = _spread(1e-6, 1e6).astype(dtype), np.roll(_spread(1e-6, 1e6), 77).astype(dtype)
     assert _worst(mpmath.atan2, _of("atan2", y, x), y, x)[0] < 3 * error
+
+
+def _phi2(u: Any) -> Any:
+    return mpmath.expm1(u) - u
+
+
+_EXACT: dict[str, Callable[..., Any]] = {
+    "expm1": mpmath.expm1,
+    "phi2": _phi2,
+    "phi2_over": lambda u: _phi2(u) / u,
+    "exp_in_parts": mpmath.exp,
+    "inverse": lambda u: 1 / u,
+}
+_EVERYWHERE = (_even(-80, 80), _even(-1, 1), _spread(1e-37, 1.0))
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", DOUBLE)
+def test_functions_of_one_exponential_are_close_to_mpmath(name: str) -> None:
+    """They serve results that are stored in float32, whose rounding error is 6e-8."""
+    for x in _EVERYWHERE if name != "inverse" else (_even(1, 2),):
+        found, at = _worst(_EXACT[name], _of(name, x), x)
+        assert found < (1e-12 if name == "inverse" else 1e-13), at
+
+
+@needs_compiler
+def test_functions_of_one_exponential_keep_zeros_and_ends() -> None:
+    x = np.resize(np.array([0.0, -0.0, np.inf, -np.inf, np.nan]), 16)
+    wanted = {
+        "expm1": [0.0, -0.0, np.inf, -1.0, np.nan],
+        "exp_in_parts": [1.0, 1.0, np.inf, 0.0, np.nan],
+        "phi2_over": [0.0, -0.0, np.nan, -1.0, np.nan],
+    }
+    for name in ("expm1", "exp_in_parts"):
+        _same(_of(name, x)[:5], np.array(wanted[name]), 1e-15)
+    _same(_of("phi2_over", x)[:2], np.array(wanted["phi2_over"][:2]), 0.0)
+    _same(_of("phi2", x)[:2], np.zeros(2), 0.0)
+
+
+@needs_compiler
+def test_a_sum_with_phi2_is_the_product_that_keeps_the_sign_of_zero() -> None:
+    x, b, a = (_even(-1, 0)[:512], _even(-3, 3)[:512], _even(-50, 50)[:512])
+    x[:8] = [0.0, -0.0] * 4
+    b[:8], a[:8] = np.repeat([0.5, -0.5], 4), [1, 1, -1, -1] * 2
+    found = _of("phi2_sum", x, b, a)
+    assert np.signbit(found[:8]).tolist() == np.signbit(x[:8] * b[:8]).tolist()
+    assert not found[:8].any()
+    with mpmath.workdps(40):
+        for y, u, slope, factor in zip(found, x, b, a, strict=True):
+            terms = mpmath.mpf(slope) * mpmath.mpf(u), mpmath.mpf(factor) * _phi2(mpmath.mpf(u))
+            assert abs(mpmath.mpf(y) - sum(terms)) <= 2e-14 * sum(map(abs, terms))
 
 
 ENDS = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, 1e30, -1e30)

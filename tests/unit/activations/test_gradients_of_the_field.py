@@ -11,9 +11,13 @@ import pytest
 import torch
 
 from stamm.activations.codegen.kernel_lookup import kernel_of
-from stamm.activations.conformance.acceptance import accepted, check_formulas
+from stamm.activations.conformance.acceptance import (
+    accepted,
+    check_formulas,
+    integrals_by_quadrature,
+    reachable_values,
+)
 from stamm.activations.conformance.exact import kernel_parameters
-from stamm.activations.conformance.reachable import integrals_by_quadrature, reachable_values
 from stamm.activations.spec import Spec
 from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.base.errors import StammError

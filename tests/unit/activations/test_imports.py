@@ -16,7 +16,7 @@ def run(code: str) -> str:
 def test_the_mathematics_needs_no_torch_and_data_needs_no_sympy() -> None:
     code = (
         "import sys\n"
-        "from stamm.activations import catalog, describe, spec, transforms\n"
+        "from stamm.activations import catalog, describe, spec\n"
         "print([m for m in ('sympy', 'mpmath', 'numpy', 'torch') if m in sys.modules])\n"
         "from stamm.activations.derivation import derive, stable_forms; from stamm.activations.codegen import kernel, write\n"
         "print('torch' in sys.modules)"

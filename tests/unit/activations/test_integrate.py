@@ -10,12 +10,18 @@ import pytest
 import sympy
 from sympy import Expr
 
-from stamm.activations.derivation import integrate, search
-from stamm.activations.derivation.integral_table import ROWS, U
-from stamm.activations.derivation.integrate import antiderivative
+from stamm.activations.derivation import integrate
+from stamm.activations.derivation import integrate as search
+from stamm.activations.derivation.formulas import number, to_sympy
+from stamm.activations.derivation.integrate import (
+    ROWS,
+    SearchStoppedError,
+    U,
+    antiderivative,
+    searched,
+)
 from stamm.activations.derivation.parametric import ParametricIntegral
 from stamm.activations.derivation.primitives import X, logistic, softplus
-from stamm.activations.derivation.search import SearchStoppedError, searched
 from stamm.activations.derivation.special import (
     gompertz_integral,
     log_cosh,
@@ -23,7 +29,6 @@ from stamm.activations.derivation.special import (
     mish_gate_integral,
     softplus_integral,
 )
-from stamm.activations.derivation.symbolic import number, to_sympy
 from stamm.activations.derivation.tables import TabulatedIntegral
 from stamm.activations.spec.expressions import parse
 from stamm.base.errors import ConfigError

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from stamm.activations import catalog
 from stamm.activations.equivalence import Affine, Finding, rediscover
-from stamm.activations.equivalence.curves import curve, evaluate_array
-from stamm.activations.equivalence.finding import readable
-from stamm.activations.spec import Piece, Spec
+from stamm.activations.equivalence.compare import readable
+from stamm.activations.equivalence.curves import evaluate_array, values_of
+from stamm.activations.spec import Jump, Piece, Spec
 from stamm.activations.spec.expressions import FUNCTIONS, evaluate, parse
+from stamm.activations.spec.gates import expand, gated
 from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
-from stamm.activations.transforms import clip_to_zero, expand, gated, mix, reflect, scale
 from stamm.base.errors import ConfigError
 
 
@@ -140,7 +142,8 @@ def test_acon_is_an_affine_map_of_silu_for_all_its_parameters() -> None:
 
 def test_what_holds_at_the_start_only_is_said_to() -> None:
     leaky = stated("prelu", {"x > 0": "1", "x <= 0": "slope"}, free("slope", 0.0))
-    swish_like = mix({catalog.SILU: "1", SOFT: free("share", 0.0)}, name="swishy", title="")
+    silu = catalog.SILU.pieces[0].formula
+    swish_like = stated("swishy", f"{silu} + share*logistic(x)", free("share", 0.0))
     assert only(leaky, catalog.RELU).always  # any slope is a line and a rectifier
     finding = only(swish_like, catalog.SILU)
     assert (finding.kind, finding.always) == ("same function", False)
@@ -212,12 +215,14 @@ def test_knots_are_found_where_they_are() -> None:
 
 
 def test_jumps_belong_to_the_function() -> None:
-    cut = clip_to_zero(catalog.RELU, 3, name="cut", title="")
-    same = reflect(reflect(cut, name="back", title=""), name="again", title="")
-    doubled = scale(cut, input_scale=2, output_scale=0.5, name="doubled", title="")
-    assert rediscover(same, among=[cut])[0].kind in ("same spec", "same function")
+    pieces = {"x <= 0": "0", "0 < x <= 3": "1", "x > 3": "0"}
+    cut = replace(stated("cut", pieces), jumps=(Jump(at="3", by="-3"),))
+    narrow = {"x <= 0": "0", "0 < x <= 3/2": "1", "x > 3/2": "0"}
+    doubled = replace(stated("doubled", narrow), jumps=(Jump(at="3/2", by="-3/2"),))
+    again = replace(cut, name="again")
+    assert rediscover(again, among=[cut])[0].kind == "same spec"
     assert only(doubled, cut).kind == "affine map of"
-    without = stated("flat", {"x <= 0": "0", "0 < x <= 3": "1", "x > 3": "0"})
+    without = stated("flat", pieces)
     assert rediscover(without, among=[cut]) == []
 
 
@@ -238,7 +243,7 @@ def test_expanding_keeps_an_affine_map_of_the_base() -> None:
 
 def test_curves_integrate_what_is_stated() -> None:
     points = np.array([3.7, -2.0, 0.0, -9.5, 0.01])
-    found = curve(catalog.SILU).function(points, {})
+    found = values_of(catalog.SILU, points, {})
     assert found == pytest.approx(points / (1 + np.exp(-points)), abs=1e-12)
     arguments = np.array([-0.9, -0.2, 0.4, 0.95])
     for name, function in FUNCTIONS.items():

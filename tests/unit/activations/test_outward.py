@@ -14,9 +14,8 @@ from sympy import Symbol
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.judge import judge
-from stamm.activations.conformance.reference import parameter_truth, truth
 from stamm.activations.derivation.derive import derive
-from stamm.activations.derivation.formulas import Branch, end_value
+from stamm.activations.derivation.formulas import Branch, end_value, number
 from stamm.activations.derivation.large_argument_forms import (
     by_inverse_powers,
     outer_form,
@@ -33,10 +32,10 @@ from stamm.activations.derivation.primitives import (
     softplus,
 )
 from stamm.activations.derivation.stable_forms import FARTHEST, machine_value
-from stamm.activations.derivation.symbolic import number
 from stamm.activations.spec import Piece, Spec
 from stamm.activations.spec.parameters import Parameter, Softplus
 from stamm.base.errors import ConfigError
+from tests.unit.activations.truths import parameter_truth, truth
 
 A = Symbol("a", positive=True)
 GRADIENTS = [

@@ -11,7 +11,7 @@ import torch
 from stamm.activations.codegen.kernel_lookup import Kernel, kernel_of
 from stamm.activations.conformance.judge import table_sentences
 from stamm.activations.derivation.derive import derive
-from stamm.activations.module.ops import plain_operation
+from stamm.activations.module.ops import operation_of
 from stamm.activations.spec import Spec
 from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.base.errors import ConfigError
@@ -95,7 +95,7 @@ def test_a_gradient_on_a_finite_interval_is_integrated_up_to_its_end() -> None:
 
 
 def test_large_tensors_take_the_eager_form() -> None:
-    operation = plain_operation(kernel(), (None,))
+    operation = operation_of(kernel(), (None,))
     x = torch.randn(2**16, requires_grad=True)
     s = torch.tensor([4.0], requires_grad=True)
     operation(x, s).sum().backward()

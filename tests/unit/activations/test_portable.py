@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stamm.activations import build_activation
-from stamm.activations.module import portable
+from stamm.activations.module import ops as portable
 from stamm.activations.spec import Spec
 from stamm.activations.spec.command_line import spec_from_arguments
 

@@ -14,9 +14,12 @@ from sympy import Symbol
 from stamm.activations import Piece, Spec, build_activation, cache
 from stamm.activations.cache import is_judged, record_judged
 from stamm.activations.codegen.kernel import kernel_source
-from stamm.activations.conformance import reachable
-from stamm.activations.conformance.acceptance import check_formulas
-from stamm.activations.conformance.reachable import quadrature_problem, reachable_values
+from stamm.activations.conformance import acceptance as reachable
+from stamm.activations.conformance.acceptance import (
+    check_formulas,
+    quadrature_problem,
+    reachable_values,
+)
 from stamm.activations.conformance.reference import settled
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.formulas import Branch, refused_in_one_line

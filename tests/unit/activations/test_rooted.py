@@ -7,10 +7,9 @@ import pytest
 import sympy
 from sympy import Expr, Symbol
 
-from stamm.activations.derivation.formulas import Branch, bounds
+from stamm.activations.derivation.formulas import Branch, bounds, number
 from stamm.activations.derivation.primitives import X
 from stamm.activations.derivation.stable_forms import machine_value, rooted_branches
-from stamm.activations.derivation.symbolic import number
 
 B = Symbol("b", positive=True)
 ROOT, SCALED = sympy.sqrt(X**2 + B), sympy.sqrt(1 + X**2 / B**2)

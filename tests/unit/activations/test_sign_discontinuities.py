@@ -8,14 +8,13 @@ import mpmath
 import pytest
 from sympy import Expr
 
-from stamm.activations.derivation.derive import exact_formulas
-from stamm.activations.derivation.formulas import Branches, end_value
-from stamm.activations.derivation.primitives import X, absolute, signum
-from stamm.activations.derivation.sign_discontinuities import (
+from stamm.activations.derivation.ansatz import (
     jump_at_sign_change,
     without_sign_jumps,
 )
-from stamm.activations.derivation.symbolic import number
+from stamm.activations.derivation.derive import exact_formulas
+from stamm.activations.derivation.formulas import Branches, end_value, number
+from stamm.activations.derivation.primitives import X, absolute, signum
 from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.base.errors import ConfigError
 

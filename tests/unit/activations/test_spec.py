@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stamm.activations.catalog import ENTRIES, XIELU
-from stamm.activations.catalog.load import check_name_free
+from stamm.activations.catalog.registry import check_name_free
 from stamm.activations.spec import Compat, Constant, Factor, Gated, Jump, Piece, Spec
 from stamm.activations.spec.parameters import (
     Absolute,

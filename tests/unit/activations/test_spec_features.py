@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from stamm.activations.catalog import get
-from stamm.activations.conformance.reference import parameter_truth, truth
 from stamm.activations.derivation.derive import derive
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Factor, Gated, Jump, Piece, Spec
 from stamm.activations.spec.parameters import Between, Fixed, Identity, Parameter, Softplus
 from stamm.base.errors import ConfigError
+from tests.unit.activations.truths import parameter_truth, truth
 
 LIMIT = Parameter(name="limit", initial=7.0, bijection=Fixed())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stamm.activations import catalog
-from stamm.activations.catalog.load import load_spec
+from stamm.activations.catalog.registry import load_spec
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError, StammError
 

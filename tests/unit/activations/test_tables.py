@@ -20,14 +20,14 @@ from stamm.activations.codegen.kernel import kernel_source
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.derivation import integrate
 from stamm.activations.derivation.derive import derive
-from stamm.activations.derivation.formulas import Derived
+from stamm.activations.derivation.formulas import Derived, number
 from stamm.activations.derivation.primitives import X, gompertz, logistic, softplus
-from stamm.activations.derivation.special import apa_integral, softplus_integral
-from stamm.activations.derivation.symbolic import number
+from stamm.activations.derivation.special import softplus_integral
 from stamm.activations.derivation.tables import TabulatedIntegral, table_of, tables_of
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Piece, Spec
 from stamm.base.errors import ConfigError
+from tests.unit.activations.truths import apa_integral
 
 _GATE = sympy.tanh(softplus(X))
 SIX: dict[str, Expr] = {

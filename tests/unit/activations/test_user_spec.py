@@ -13,7 +13,6 @@ import pytest
 from stamm.activations import catalog
 from stamm.activations.describe import describe, describe_spec, shipped
 from stamm.activations.spec import Compat, Constant, Gated, Piece
-from stamm.activations.spec.checks import unused_parameters
 from stamm.activations.spec.command_line import (
     known_entry,
     parse_parameter,
@@ -31,6 +30,7 @@ from stamm.activations.spec.parameters import (
     Parameter,
     Softplus,
 )
+from stamm.activations.spec.spec import unused_parameters
 from stamm.base.errors import ConfigError
 
 XIELU = ["x>0: 2*alpha_p*x+beta", "x<=0:alpha_n*(exp(x)-1)+beta"]

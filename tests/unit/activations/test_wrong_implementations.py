@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from stamm.activations import catalog
+from stamm.activations.conformance.exact import SAMPLED
 from stamm.activations.conformance.implementations import Implementation, implementation
-from stamm.activations.conformance.inputs import SAMPLED
 from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.probes import probe
 from stamm.base.errors import StammError

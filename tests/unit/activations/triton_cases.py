@@ -20,8 +20,8 @@ from torch import Tensor
 from stamm.activations.catalog import ENTRIES, get
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.conformance import judge as judging
+from stamm.activations.conformance.exact import inputs, knots
 from stamm.activations.conformance.implementations import Bound
-from stamm.activations.conformance.inputs import inputs, knots
 from stamm.activations.conformance.ulp import dtype_name, neighbours
 from stamm.activations.fused import gpu
 from stamm.activations.fused.passes import Fixed, PassName, graph_of
@@ -142,19 +142,22 @@ class Kernels:
 
 
 def representatives() -> set[str]:
-    """Entries that together use every function, arity and number of parameters of the catalogue."""
-    seen: set[str] = set()
-    chosen = set()
+    """Few entries that together use every function, arity and number of parameters of the catalogue."""
+    uses: dict[str, set[str]] = {}
     for spec in ENTRIES:
         name: PassName = "gated_backward" if isinstance(spec.arity, Gated) else "backward"
         graph = graph_of(name, kernel_of(spec), fixed_of(spec), torch.float32)
         text = source(
             graph, torch.float32, "flat", parameters=len(spec.trainable), interpreted=True
         )
-        used = {*re.findall(r"\b(?:tl|functions)\.\w+", text), f"{name} {len(spec.trainable)}"}
-        if used - seen:
-            chosen.add(spec.name)
-        seen |= used
+        functions = re.findall(r"\b(?:tl|functions)\.\w+", text)
+        uses[spec.name] = {*functions, f"{name} {len(spec.trainable)}"}
+    missing = set().union(*uses.values())
+    chosen = set()
+    while missing:
+        best = max(uses, key=lambda name: len(uses[name] & missing))
+        chosen.add(best)
+        missing -= uses[best]
     return chosen
 
 

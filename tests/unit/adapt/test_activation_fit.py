@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from stamm.activations.catalog.load import spec_of
+from stamm.activations.catalog.registry import spec_of
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.adapt.fit import fit_activation
 from stamm.base.errors import ConfigError

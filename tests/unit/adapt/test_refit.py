@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from stamm.activations.catalog.load import spec_of
+from stamm.activations.catalog.registry import spec_of
 from stamm.adapt.fit import ActivationFit
 from stamm.adapt.refit import RIDGE, refit_layers
 from stamm.adapt.sample import sample_layers

@@ -10,18 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from stamm.align.losses.dpo import DPO, REBEL, SimPO
+from stamm.align.losses.kto import KTO
+from stamm.align.losses.qrpo import QRPO
 from stamm.align.training import job
-from stamm.align.training.finetune_config import FineTuneJobConfig
-from stamm.align.training.loss_config import (
-    DPO,
-    KTO,
+from stamm.align.training.config import (
     PFO,
-    QRPO,
-    REBEL,
     SFT,
     BradleyTerry,
+    FineTuneJobConfig,
     Loss,
-    SimPO,
 )
 from stamm.base.shutdown import exit_immediately
 from stamm.engine.config import EngineConfig, Parallel

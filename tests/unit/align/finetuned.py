@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from stamm.align.training import job, reference_job
-from stamm.align.training.finetune_config import FineTuneJobConfig, FineTuneRun
-from stamm.align.training.loss_config import KTO, SFT, Loss, needs_reference
-from stamm.align.training.reference_config import ReferenceConfig
+from stamm.align.training.config import (
+    SFT,
+    FineTuneJobConfig,
+    FineTuneRun,
+    Loss,
+    Preference,
+    ReferenceConfig,
+    needs_reference,
+    preference_loss,
+)
 from stamm.base.files import read_json
 from stamm.engine.config import EngineConfig
 from stamm.models.config import DecoderConfig, PlainFFN
@@ -99,10 +106,12 @@ def fine_tune(
     if not (folder / "prepared").is_dir():
         prepare(folder, rows, context=CONTEXT)
     inputs["data"] = folder / "prepared"
-    if needs_reference(loss):
+    if needs_reference(loss) and isinstance(loss, Preference):
         inputs["reference"] = folder / "reference"
         inputs["reference"].mkdir(exist_ok=True)
-        settings = ReferenceConfig(mismatched=isinstance(loss, KTO), answers_per_shard=5)
+        settings = ReferenceConfig(
+            mismatched=preference_loss(loss).NEEDS_MISMATCHED, answers_per_shard=5
+        )
         reference_job.run(settings, workspace(inputs["reference"], inputs))
     arm = folder / "arms" / "tuned"
     arm.mkdir(parents=True, exist_ok=True)

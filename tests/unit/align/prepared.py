@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stamm.align.data.prepare_config import PrepareConfig
+from stamm.align.data.config import PrepareConfig
 from stamm.align.data.prepare_job import run
 from stamm.base.console import NoProgress, Progress
-from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.runs.job import Workspace
+from stamm.tokenizer.tokenizer import FILE
 from tests.unit.chat.conversations import DESCRIPTION
 
 

@@ -9,7 +9,7 @@ import torch
 
 from stamm.align.data.encoded import EncodedAnswer
 from stamm.align.training.answer_dataset import AnswerSequences
-from stamm.align.training.epoch_order import epoch_order
+from stamm.align.training.chat_dataset import epoch_order
 from stamm.base.errors import DataError
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import build_decoder
@@ -118,3 +118,22 @@ def test_answers_that_are_not_pairs_are_refused() -> None:
 def test_an_answer_longer_than_a_row_is_refused() -> None:
     with pytest.raises(DataError, match="an answer has 40 tokens with its prompt, and sequences"):
         sequences([answer(0, "rated", 41, 1)], paired=False)
+
+
+def test_short_data_in_a_long_context_is_not_padded_to_it() -> None:
+    def rows(context: int, count: int) -> torch.Size:
+        data = AnswerSequences(pairs(), None, paired=True, context=context, seed=7, pad=PAD)
+        shapes = {data.batch(first, count).tokens_RT.shape for first in range(5)}
+        assert len(shapes) == 1  # a compiled step has one shape
+        return shapes.pop()
+
+    assert rows(4096, 1) == (1, 64)  # at most 33 tokens
+    assert rows(4096, 3) == (1, 128)  # at most 22 + 33 + 23
+    assert rows(40, 1) == (1, 40)
+    padded = AnswerSequences(pairs(), None, paired=True, context=4096, seed=7, pad=PAD, padded=True)
+    assert padded.batch(0, 1).tokens_RT.shape == (1, 4096)
+    batches = [
+        AnswerSequences(pairs(), None, paired=True, context=c, seed=7, pad=PAD).batch(0, 5)
+        for c in (128, 4096)
+    ]
+    assert torch.equal(batches[0].tokens_RT, batches[1].tokens_RT)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stamm.align.judge.answer_store import AnswerStore, replies_of
-from stamm.align.judge.request import JudgeReply
+from stamm.align.judge.judge import AnswerStore, JudgeReply, replies_of
 from stamm.base.errors import DataError
 
 SEVEN = JudgeReply({"7": 0.75, "8": 0.25}, "7", 120, 1)

@@ -12,20 +12,20 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from stamm.align.model_source import load_chat_format
-from stamm.align.results.answers_config import AnswersConfig
+from stamm.align.records import AlignmentFile
+from stamm.align.results.config import AnswersConfig
 from stamm.align.results.evaluate_job import run
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import read_record
 from stamm.chat.conversation import read_conversation
 from stamm.corpus.tokenizer.config import TokenizerConfig
-from stamm.corpus.tokenizer.training import train_tokenizer_on
+from stamm.corpus.tokenizer.tekken import train_tokenizer_on
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.hf_chat_format import load_chat_format
 from stamm.models.serialization import save_decoder
 from stamm.runs.job import Workspace
-from stamm.runs.schemas.alignment import AlignmentFile
 
 WORDS = ["river", "road", "long", "note", "trees", "wide", "snow", "night", "short", "grow"]
 PROMPTS = [f"The {WORDS[i % 10]} {WORDS[(3 * i + 1) % 10]}?" for i in range(8)]

@@ -105,3 +105,10 @@ def test_another_conversation_in_the_sequence_changes_no_bit() -> None:
 def test_without_conversations_it_is_one_line() -> None:
     with pytest.raises(DataError, match="no conversation to train on"):
         ChatWindows([], 16, 0, PAD)
+
+
+def test_short_data_in_a_long_context_is_not_padded_to_it() -> None:
+    few = ChatWindows(chats(5), 4096, seed=5, pad=PAD)
+    assert few.batch(0, 1).tokens_BT.shape == (1, 64)
+    assert few.batch(0, 0).tokens_BT.shape == (1, 64)  # a process without a share
+    assert ChatWindows(chats(40), 16, seed=5, pad=PAD).batch(0, 1).tokens_BT.shape == (1, 16)

@@ -8,22 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stamm.align.model_source import ChatModel, find_model, load_chat_model
-from stamm.align.sampling.chat_config import ChatConfig
-from stamm.align.sampling.chat_session import ChatSession
-from stamm.align.sampling.text_stream import TextStream, escaped
+from stamm.align.sampling.chat_session import ChatSession, TextStream, escaped
+from stamm.align.sampling.config import ChatConfig
 from stamm.base.errors import ConfigError
 from stamm.chat.conversation import Conversation, UserTurn
+from stamm.models.loading import OpenModel, open_model
 from stamm.models.streaming import StreamingGenerator
 from tests.unit.chat.conversations import ALPHABET, TOKENIZER
 from tests.unit.untrained_run import untrained_run
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> ChatModel:
+def model(tmp_path_factory: pytest.TempPathFactory) -> OpenModel:
     root = tmp_path_factory.mktemp("run")
     untrained_run(root)
-    return load_chat_model(find_model(str(root)))
+    return open_model(root, chat=True)
 
 
 class Terminal:
@@ -52,14 +51,14 @@ class Terminal:
         return "".join(self.pieces)
 
 
-def talk(model: ChatModel, terminal: Terminal, **options: object) -> ChatSession:
+def talk(model: OpenModel, terminal: Terminal, **options: object) -> ChatSession:
     config = ChatConfig(**{"temperature": 0.0, "max_new_tokens": 10, **options})  # type: ignore[arg-type]
     session = ChatSession(model, config, terminal.write, terminal.notes.append)
     session.run(terminal.read)
     return session
 
 
-def test_the_answer_is_the_sampled_one_escaped(model: ChatModel) -> None:
+def test_the_answer_is_the_sampled_one_escaped(model: OpenModel) -> None:
     terminal = Terminal("Hello")
     talk(model, terminal, system="Be brief.", temperature=0.8, seed=5)
     asked = Conversation(turns=(UserTurn("Hello"),), system="Be brief.")
@@ -70,7 +69,7 @@ def test_the_answer_is_the_sampled_one_escaped(model: ChatModel) -> None:
     assert terminal.notes == ["[stopped: max_new_tokens=10]"]
 
 
-def test_a_conversation_goes_on_until_it_is_reset(model: ChatModel) -> None:
+def test_a_conversation_goes_on_until_it_is_reset(model: OpenModel) -> None:
     terminal = Terminal("One", "Two", "/reset", "One", "/quit", "Three")
     session = talk(model, terminal)
     answers = terminal.text.split("\n")
@@ -86,7 +85,7 @@ def test_a_conversation_goes_on_until_it_is_reset(model: ChatModel) -> None:
     assert len(terminal.text) > 2 * len(alone.text)
 
 
-def test_ctrl_c_stops_an_answer_and_keeps_what_was_written(model: ChatModel) -> None:
+def test_ctrl_c_stops_an_answer_and_keeps_what_was_written(model: OpenModel) -> None:
     terminal = Terminal("One", "Two", interrupt_after=4)
     session = talk(model, terminal)
     assert terminal.notes[0] == "\n[stopped]"
@@ -94,7 +93,7 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_was_written(model: ChatModel) -> 
     assert [turn.text for turn in session._turns if isinstance(turn, UserTurn)] == ["One", "Two"]
 
 
-def test_ctrl_c_at_the_prompt_and_unknown_commands_explain(model: ChatModel) -> None:
+def test_ctrl_c_at_the_prompt_and_unknown_commands_explain(model: OpenModel) -> None:
     terminal = Terminal("^C", "/Quit", "", "  ", "/quit")
     talk(model, terminal)
     assert [("/reset" in note) for note in terminal.notes] == [True, True]
@@ -102,7 +101,7 @@ def test_ctrl_c_at_the_prompt_and_unknown_commands_explain(model: ChatModel) -> 
     assert terminal.text == ""
 
 
-def test_a_full_context_is_said_in_one_line(model: ChatModel) -> None:
+def test_a_full_context_is_said_in_one_line(model: OpenModel) -> None:
     terminal = Terminal("word " * 200, "Hello", "/quit")
     session = talk(model, terminal, max_new_tokens=500)
     tokens, full = terminal.notes
@@ -147,7 +146,7 @@ def test_control_characters_are_escaped() -> None:
     assert escaped(kept) == kept
 
 
-def test_a_text_that_is_not_unicode_is_refused(model: ChatModel) -> None:
+def test_a_text_that_is_not_unicode_is_refused(model: OpenModel) -> None:
     terminal = Terminal("Hello \udcff")
     talk(model, terminal)
     assert "lone surrogate" in terminal.notes[0]

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from stamm.align.results.choose_config import ArmCandidates, ChooseConfig
-from stamm.align.results.choose_job import run
-from stamm.align.training.chosen_settings import apply_chosen
-from stamm.align.training.finetune_config import FineTuneConfig, FineTuneJobConfig
-from stamm.align.training.loss_config import DPO, QRPO
+from stamm.align.losses.dpo import DPO
+from stamm.align.losses.qrpo import QRPO
+from stamm.align.results import select_job
+from stamm.align.results.config import ArmCandidates, ChooseConfig
+from stamm.align.training.config import FineTuneConfig, FineTuneJobConfig
+from stamm.align.training.job import apply_chosen
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
 from stamm.runs.job import Workspace
@@ -27,7 +28,7 @@ def choose(folder: Path, rewards: list[list[object]]) -> Path:
         lines = "".join(json.dumps({"reward": value}) + "\n" for value in values)
         inputs[f"qrpo.{number}"].write_text(lines)
     arms = (ArmCandidates(name="qrpo", settings=SETTINGS[: len(rewards)]),)
-    run(ChooseConfig(arms=arms), Workspace(folder=folder, inputs=inputs))
+    select_job.choose(ChooseConfig(arms=arms), Workspace(folder=folder, inputs=inputs))
     return folder / "chosen.json"
 
 

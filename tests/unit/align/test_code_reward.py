@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from stamm.align.rewards import code as code_module
-from stamm.align.rewards.code import CodeReward, code_of, run_code
+from stamm.align.rewards.code import CodeReward, _others, code_of, run_code
+from stamm.align.rewards.config import Code
 from stamm.align.rewards.load_reward import load_reward
 from stamm.align.rewards.reward import Answer, rewards_of
-from stamm.align.rewards.reward_config import Code
 from stamm.base.errors import ConfigError, DataError
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
 
@@ -258,7 +258,7 @@ def test_the_sandbox_is_the_same_in_a_process_without_a_home() -> None:
     """The interpreter is found without the environment."""
     program = (
         "from stamm.align.rewards.code import run_code\n"
-        "from stamm.align.rewards.reward_config import Code\n"
+        "from stamm.align.rewards.config import Code\n"
         "print(run_code('x = 1', 'assert x == 1', Code()))\n"
     )
     source = str(Path(code_module.__file__).parents[3])
@@ -266,3 +266,12 @@ def test_the_sandbox_is_the_same_in_a_process_without_a_home() -> None:
         [sys.executable, "-c", program], env={"PYTHONPATH": source}, capture_output=True, text=True
     )
     assert done.stdout.strip() == "passed", done.stderr[-500:]
+
+
+def test_a_process_that_ends_while_processes_are_counted_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = Path("/proc/0/task/0")
+    real = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [*real(self, pattern), ended])
+    assert _others(isolated=False) > 2

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stamm.align.model_source import load_chat_format
 from stamm.align.results.answer_metrics import (
     distinct_4,
+    example_pairs,
     length_bins,
     length_slope,
     of_answers,
@@ -19,18 +19,18 @@ from stamm.align.results.answer_metrics import (
     reward_distribution,
     win_shares,
 )
-from stamm.align.results.answer_tokens import encode_completion
-from stamm.align.results.bootstrap import Bootstrap
 from stamm.align.results.completions import (
     CompletionLine,
     answer_text,
+    encode_completion,
     prompt_text,
     read_completions,
     read_paired,
 )
-from stamm.align.results.examples import example_pairs
 from stamm.base.errors import DataError
-from stamm.corpus.tokenizer.tokenizer import FILE
+from stamm.models.hf_chat_format import load_chat_format
+from stamm.statistics.bootstrap import Bootstrap
+from stamm.tokenizer.tokenizer import FILE
 from tests.unit.chat.conversations import DESCRIPTION
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from stamm.align.judge.charter import shipped
-from stamm.align.judge.degradation import STEPS, chain
+from stamm.align.judge.validation import STEPS, chain
 
 GOOD = [
     json.loads(line)["completion"]

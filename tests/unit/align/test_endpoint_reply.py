@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stamm.align.judge.endpoint_reply import MalformedReplyError, read_reply
-from stamm.align.judge.request import COMPARISON, RATING, JudgeReply
+from stamm.align.judge.judge import COMPARISON, RATING, JudgeReply
 from stamm.base.errors import RunError
 from tests.judge_server import completion
 

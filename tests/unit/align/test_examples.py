@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stamm.align.data.dataset_reader import BadRow, read_examples, read_rows
+from stamm.align.data.dataset_reader import BadRow, read_examples, read_rows, truncated_files
 from stamm.align.data.examples import (
     ChatExample,
     PreferencePair,
@@ -20,6 +21,7 @@ from stamm.align.data.examples import (
     RowOrigin,
     read_example,
 )
+from stamm.align.records import truncation_sentence
 from stamm.base.errors import DataError
 from stamm.chat.conversation import AssistantTurn, Response, UserTurn
 
@@ -213,3 +215,58 @@ def test_a_broken_or_unknown_file_is_one_line(tmp_path: Path) -> None:
     for name, message in (("data.csv", "unknown format"), ("none.jsonl", "cannot read")):
         with pytest.raises(DataError, match=message):
             list(read_examples(tmp_path / name))
+
+
+_ROWS = [{"prompt": f"{k}?", "completion": f"It is {k}, or {k * k}."} for k in range(400)]
+
+
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [
+        ("a.jsonl", 10_000),
+        ("a.jsonl", -1),  # the line end alone is missing
+        ("a.jsonl", -2),
+        ("a.jsonl.gz", -1),  # all rows are there; whether more followed is not known
+        ("a.jsonl.gz", 1000),
+        ("a.jsonl.zst", -5),
+        ("a.json", 10_000),
+        ("a.json", -1),
+    ],
+)
+def test_a_file_that_ends_in_the_middle_is_named(tmp_path: Path, name: str, cut: int) -> None:
+    data = "".join(json.dumps(row) + "\n" for row in _ROWS).encode()
+    if name == "a.json":
+        data = json.dumps(_ROWS).encode()
+    if name.endswith(".gz"):
+        data = gzip.compress(data, mtime=0)
+    if name.endswith(".zst"):
+        data = pa.compress(data, codec="zstd", asbytes=True)
+    path = tmp_path / name
+    path.write_bytes(data[:cut])
+    whole = zlib.decompressobj(31).decompress(data[:cut]) if name.endswith(".gz") else data[:cut]
+    first = None if (name, cut) == ("a.jsonl", -1) else whole.count(b"}") + 1
+    if name.endswith(".zst"):
+        first = 1  # it is one block
+    bad = [example for example in read_examples(path) if isinstance(example, BadRow)]
+    if first is None:
+        assert bad == []
+        return
+    (row,) = bad
+    assert (row.cause, row.row) == ("truncated_file", first)
+    assert f"the file ends in the middle: rows from {first} on are lost" in row.reason
+    assert truncation_sentence(truncated_files(bad)) == (
+        f"1 file ends in the middle, and rows are lost: {name} from row {first} on."
+    )
+
+
+@pytest.mark.parametrize(
+    "ending", ['{"prompt": "q", completion}', "no row", '{"prompt": "q"}}', '{"a": 1}\n{"b": \n']
+)
+def test_a_bad_last_row_of_a_whole_file_is_no_file_that_ends_in_the_middle(
+    tmp_path: Path, ending: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{json.dumps(_ROWS[0])}\n{ending}")
+    bad = [example for example in read_examples(path) if isinstance(example, BadRow)]
+    assert bad and {row.cause for row in bad} == {"bad_row"}
+    assert truncation_sentence(truncated_files(bad)) == ""

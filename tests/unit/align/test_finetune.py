@@ -10,10 +10,15 @@ import pytest
 import torch
 
 from stamm.align.data.encoded import EncodedExamples
+from stamm.align.losses.dpo import DPO, REBEL, SimPO
+from stamm.align.losses.qrpo import QRPO
 from stamm.align.training import job, reference_job
+from stamm.align.training.config import (
+    SFT,
+    Loss,
+    ReferenceConfig,
+)
 from stamm.align.training.log_probs import completion_log_probs
-from stamm.align.training.loss_config import DPO, QRPO, REBEL, SFT, Loss, SimPO
-from stamm.align.training.reference_config import ReferenceConfig
 from stamm.align.training.reference_job import read_reference
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file

@@ -12,9 +12,13 @@ import torch
 from safetensors.torch import load_file
 
 from stamm.align.data.encoded import EncodedExamples
-from stamm.align.training.finetune_config import FineTuneRun
+from stamm.align.losses.qrpo import QRPO
+from stamm.align.training.config import (
+    SFT,
+    FineTuneRun,
+    Loss,
+)
 from stamm.align.training.log_probs import completion_log_probs
-from stamm.align.training.loss_config import QRPO, SFT, Loss
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
 from stamm.engine import trainer_setup
@@ -28,8 +32,8 @@ from stamm.models.serialization import load_decoder, save_decoder
 from stamm.optim.schedules import ConstantRate
 from stamm.pretrain.config import PeriodicEvaluation
 from stamm.pretrain.periodic_evaluation import make_evaluator
+from stamm.pretrain.records import TrainingSummary
 from stamm.runs.job import Workspace
-from stamm.runs.schemas.training import TrainingSummary
 from tests.unit.align.finetuned import (
     CONTEXT,
     MODEL,

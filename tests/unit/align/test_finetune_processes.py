@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stamm.align.training import reference_job
-from stamm.align.training.reference_config import ReferenceConfig
+from stamm.align.training.config import ReferenceConfig
 from stamm.models.decoder import build_decoder
 from stamm.models.serialization import save_decoder
 from tests.conftest import ROOT, environment

@@ -14,18 +14,16 @@ import pytest
 import torch
 from torch.nn.functional import log_softmax
 
-from stamm.align.policy import grpo_job
-from stamm.align.policy.config import GRPOJobConfig, GRPORun
-from stamm.align.policy.rollouts import Rated, packed_batch, read_rollout
-from stamm.align.rewards.reward_config import CustomReward, Instructions, Length, Number
+from stamm.align.rewards.config import CustomReward, Instructions, Length, Number
 from stamm.align.sampling.prompts import SamplePrompt, read_prompts
-from stamm.align.training.epoch_order import epoch_order
-from stamm.align.training.loss_config import GRPO, Loss
+from stamm.align.training import grpo_job
+from stamm.align.training.chat_dataset import epoch_order
+from stamm.align.training.config import GRPO, GRPOJobConfig, GRPORun, Loss
+from stamm.align.training.rollouts import Rated, packed_batch, read_rollout
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import sha256_file
 from stamm.corpus.tables import read_table
-from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.engine.config import EngineConfig
 from stamm.models.decoder import Decoder
 from stamm.models.lora_config import Lora
@@ -34,6 +32,7 @@ from stamm.models.serialization import load_decoder
 from stamm.optim.config import AdamW
 from stamm.optim.schedules import BatchStage, ConstantRate
 from stamm.runs.job import Workspace
+from stamm.tokenizer.tokenizer import FILE
 from tests.unit.align import finetuned
 from tests.unit.align.finetuned import PROMPTS, metrics
 from tests.unit.align.prepared import write_rows
@@ -387,7 +386,7 @@ def test_settings_without_effect_are_refused(changes: dict[str, Any], message: s
         GRPO(**changes)
 
 
-def test_bad_input_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="draws from another distribution"):
         config(tmp_path, sampling=SamplingConfig(temperature=0.7))
     with pytest.raises(ConfigError, match="n = 1 must be at least 2"):
@@ -398,10 +397,6 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.Mo
         train(tmp_path, rows=[{"prompt": "2+2? " * 60}])
     with pytest.raises(RunError, match=r"no column answer.*prompts\.jsonl, row "):
         train(tmp_path, reward=Number())
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"align\.grpo trains in one process, and there are 2"):
-        train(tmp_path)
 
 
 @pytest.mark.parametrize(

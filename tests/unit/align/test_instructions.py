@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from stamm.align.rewards.instructions import InstructionReward
+from stamm.align.rewards.config import Instructions
 from stamm.align.rewards.load_reward import load_reward
 from stamm.align.rewards.reward import Answer
-from stamm.align.rewards.reward_config import Instructions
+from stamm.align.rewards.rules import InstructionReward
 from stamm.base.errors import DataError
 from stamm.base.time_limit import time_limit
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn

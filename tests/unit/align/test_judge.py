@@ -9,13 +9,19 @@ from pathlib import Path
 import pytest
 
 from stamm.align.data.examples import RowOrigin
-from stamm.align.judge.answer_store import AnswerStore
 from stamm.align.judge.charter import Article, Clause
-from stamm.align.judge.judge import Judge, JudgeQuestion, Unrated
-from stamm.align.judge.judge_config import RatingConfig
-from stamm.align.judge.rated_answers import JudgedAnswer
-from stamm.align.judge.rating import rank_answers, rate
-from stamm.align.judge.request import JudgeReply, JudgeRequest, NoReply, Received
+from stamm.align.judge.config import RatingConfig
+from stamm.align.judge.judge import (
+    AnswerStore,
+    Judge,
+    JudgeQuestion,
+    JudgeReply,
+    JudgeRequest,
+    NoReply,
+    Received,
+    Unrated,
+)
+from stamm.align.judge.rating import JudgedAnswer, rank_answers, rate
 from stamm.base.console import NoProgress
 from stamm.base.errors import RunError
 

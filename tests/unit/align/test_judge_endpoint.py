@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from stamm.align.judge.api_key import api_key
-from stamm.align.judge.budget import JudgeBudget
-from stamm.align.judge.endpoint import EndpointModel
-from stamm.align.judge.judge_config import Connection, EndpointJudge
-from stamm.align.judge.request import RATING, JudgeReply, JudgeRequest, NoReply
+from stamm.align.judge.config import Connection, EndpointJudge
+from stamm.align.judge.endpoint import EndpointModel, JudgeBudget, api_key
+from stamm.align.judge.judge import RATING, JudgeReply, JudgeRequest, NoReply
 from stamm.base.errors import ConfigError, RunError
 from tests.judge_server import JudgeServer, Script, Scripted, completion, serve
 

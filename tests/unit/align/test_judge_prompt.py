@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 
-from stamm.align.judge.charter import Article, Clause
-from stamm.align.judge.judge_prompt import comparison_request, conversation_text, rating_request
+from stamm.align.judge.charter import (
+    Article,
+    Clause,
+    comparison_request,
+    conversation_text,
+    rating_request,
+)
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
 
 ARTICLE = Article(3, "Courtesy", (Clause("3.1", "Be polite."), Clause("3.2", "Be brief.")))

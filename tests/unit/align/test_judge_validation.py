@@ -11,20 +11,18 @@ from pathlib import Path
 import mpmath
 import pytest
 
-from stamm.align.judge.answer_store import AnswerStore
 from stamm.align.judge.charter import Article, Clause, shipped
-from stamm.align.judge.judge import Judge
-from stamm.align.judge.judge_config import ValidationConfig
-from stamm.align.judge.request import JudgeReply, JudgeRequest, Received
+from stamm.align.judge.config import ValidationConfig
+from stamm.align.judge.judge import AnswerStore, Judge, JudgeReply, JudgeRequest, Received
+from stamm.align.judge.rating import preference
 from stamm.align.judge.validation import (
     AnswerChain,
-    preference,
     read_chains,
     validate_judge,
-    wilson,
 )
 from stamm.base.console import NoProgress
 from stamm.base.errors import DataError
+from stamm.statistics.intervals import wilson
 
 ARTICLE = Article(1, "Good", (Clause("1", "Be good."),))
 CHAINS = [

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from stamm.align.results.bootstrap import Bootstrap
-from stamm.align.results.kl_divergence import OptimumCurve, kl_estimate, optimum_gap
+from stamm.align.results.answer_metrics import OptimumCurve, kl_estimate, optimum_gap
 from stamm.losses.quantile import optimum_kl, optimum_mean_quantile
+from stamm.statistics.bootstrap import Bootstrap
 
 
 def test_both_estimators_meet_the_kl_of_two_categorical_policies() -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from stamm.align.data.encoded import EncodedExamples
+from stamm.align.losses.kto import KTO
+from stamm.align.training.answer_dataset import MismatchedAnswers
 from stamm.align.training.log_probs import completion_log_probs
-from stamm.align.training.loss_config import KTO
-from stamm.align.training.mismatched_answers import MismatchedAnswers
 from stamm.align.training.reference_job import read_mismatched
 from stamm.losses.preference import kto_loss
 from stamm.models.serialization import load_decoder

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stamm.align.data.licence_policy import normalized_licence, refused_by
-from stamm.align.data.prepare_config import APERTUS_REFUSED
+from stamm.align.data.config import APERTUS_REFUSED
+from stamm.align.data.prepare_job import normalized_licence, refused_by
 
 
 @pytest.mark.parametrize(

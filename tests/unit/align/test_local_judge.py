@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from stamm.align.judge.judge_config import LocalJudge
-from stamm.align.judge.local_model import LocalModel, load_local_judge
-from stamm.align.judge.request import COMPARISON, RATING, JudgeReply, JudgeRequest, NoReply
-from stamm.align.model_source import ChatModel, find_model, load_chat_model
+from stamm.align.judge.config import LocalJudge
+from stamm.align.judge.job import LocalModel, load_local_judge
+from stamm.align.judge.judge import COMPARISON, RATING, JudgeReply, JudgeRequest, NoReply
 from stamm.chat.conversation import Conversation, UserTurn
+from stamm.models.loading import OpenModel, open_model
 from tests.unit.untrained_run import untrained_run
 
 
@@ -23,8 +23,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(run: Path) -> ChatModel:
-    return load_chat_model(find_model(str(run)))
+def model(run: Path) -> OpenModel:
+    return open_model(run, chat=True)
 
 
 def ask(judge: LocalModel, *requests: JudgeRequest) -> list[JudgeReply | NoReply]:
@@ -33,7 +33,7 @@ def ask(judge: LocalModel, *requests: JudgeRequest) -> list[JudgeReply | NoReply
     return [found[place] for place in range(len(requests))]
 
 
-def test_probabilities_are_the_softmax_at_the_first_token_of_the_answer(model: ChatModel) -> None:
+def test_probabilities_are_the_softmax_at_the_first_token_of_the_answer(model: OpenModel) -> None:
     request = JudgeRequest("Judge.", "Rate.", RATING, "s")
     (reply,) = ask(LocalModel(model), request)
     turns = (UserTurn("Rate."),)
@@ -48,21 +48,21 @@ def test_probabilities_are_the_softmax_at_the_first_token_of_the_answer(model: C
     assert 0 < reply.mass < 1
 
 
-def test_a_reply_does_not_depend_on_the_other_requests(model: ChatModel) -> None:
+def test_a_reply_does_not_depend_on_the_other_requests(model: OpenModel) -> None:
     judge = LocalModel(model)
     one, two = (JudgeRequest("s", text, COMPARISON, "s") for text in ("a", "a longer one"))
     assert ask(judge, one, two) == [*ask(judge, one), *ask(judge, two)]
 
 
-def test_a_question_longer_than_the_context_has_no_reply(model: ChatModel) -> None:
+def test_a_question_longer_than_the_context_has_no_reply(model: OpenModel) -> None:
     limit = model.decoder.config.max_context
     (reply,) = ask(LocalModel(model), JudgeRequest("s", "a b c " * limit, RATING, "s"))
     assert isinstance(reply, NoReply)
     assert f"exceed the judge's context of {limit:,}" in reply.reason
 
 
-def test_the_identity_is_that_of_weights_and_chat_format(run: Path, model: ChatModel) -> None:
+def test_the_identity_is_that_of_weights_and_chat_format(run: Path, model: OpenModel) -> None:
     judge = load_local_judge(LocalJudge(model=str(run)))
-    assert judge.identity["weights_sha256"] == model.weights_sha256
+    assert judge.identity["weights_sha256"] == model.sha256
     assert judge.identity["chat_format_sha256"] == model.chat.sha256
     assert str(run) not in str(judge.identity)

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from stamm.align.data.encoded import EncodedExamples
-from stamm.align.training.loss_config import DPO, KTO, QRPO, REBEL, SFT, Loss
-from stamm.align.training.loss_data import (
-    balance_remark,
-    check_data,
-    desirable_answers,
-    with_tie_rules,
-)
+from stamm.align.losses.dpo import DPO, REBEL
+from stamm.align.losses.kto import KTO
+from stamm.align.losses.qrpo import QRPO
+from stamm.align.training.config import SFT, Loss
+from stamm.align.training.job import check_data
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
 from tests.unit.align import finetuned
@@ -48,18 +46,18 @@ def test_rewards_with_ties_get_their_rules_unless_they_are_set(tmp_path: Path) -
     rows = [{**row, "ref_rewards": [0.0, 0.0, 1.0, 1.0]} for row in rated()]
     prepare(tmp_path, rows, context=finetuned.CONTEXT)
     data = EncodedExamples.open(tmp_path / "prepared")
-    loss, remark = with_tie_rules(QRPO(beta=0.2), data)
+    loss, (remark,) = QRPO(beta=0.2).fitted(data)
     assert loss == QRPO(beta=0.2, ties="mid", partition="empirical")
     assert remark.startswith("33% of the pairs of reference rewards are equal")
     chosen = QRPO(ties="le", partition="exact")
-    kept, remark = with_tie_rules(chosen, data)
+    kept, (remark,) = chosen.fitted(data)
     assert (
         kept == chosen and "train.loss.ties=mid train.loss.partition=empirical is exact" in remark
     )
-    assert with_tie_rules(QRPO(ties="le"), data)[0] == QRPO(ties="le", partition="empirical")
+    assert QRPO(ties="le").fitted(data)[0] == QRPO(ties="le", partition="empirical")
     prepare(tmp_path / "apart", rated(), context=finetuned.CONTEXT)
     apart = EncodedExamples.open(tmp_path / "apart" / "prepared")
-    assert with_tie_rules(QRPO(), apart) == (QRPO(ties="le", partition="exact"), "")
+    assert QRPO().fitted(apart) == (QRPO(ties="le", partition="exact"), ())
     arm = fine_tune(tmp_path, rows, QRPO())
     stored = read_json(arm / "config.json")["config"]["loss"]
     assert (stored["ties"], stored["partition"]) == ("mid", "empirical")
@@ -68,10 +66,10 @@ def test_rewards_with_ties_get_their_rules_unless_they_are_set(tmp_path: Path) -
 def test_desirable_answers_are_labelled_chosen_or_above_the_threshold(tmp_path: Path) -> None:
     prepare(tmp_path / "pairs", pairs(), context=finetuned.CONTEXT)
     data = EncodedExamples.open(tmp_path / "pairs" / "prepared")
-    assert desirable_answers(KTO(), data) == [1.0, 0.0] * 8
+    assert KTO().labels(data) == [1.0, 0.0] * 8
     prepare(tmp_path / "rated", rated(), context=finetuned.CONTEXT)
     data = EncodedExamples.open(tmp_path / "rated" / "prepared")
-    assert desirable_answers(KTO(threshold=1.35), data) == [0.0] * 8 + [1.0, 0.0] * 4
+    assert KTO(threshold=1.35).labels(data) == [0.0] * 8 + [1.0, 0.0] * 4
     for loss, problem in (
         (KTO(), "the reward of example 1 is -1.0, and KTO reads 1 or 0"),
         (KTO(threshold=-1.0), "all 16 answers are desirable"),
@@ -87,12 +85,13 @@ def test_answers_of_one_kind_that_outweigh_the_others_are_reported(tmp_path: Pat
     ]
     prepare(tmp_path, rows, context=finetuned.CONTEXT)
     data = EncodedExamples.open(tmp_path / "prepared")
-    assert balance_remark(KTO(), data) == (
+    (remark,) = KTO().fitted(data)[1]
+    assert remark == (
         "2 answers are desirable and 8 are not: with these weights the former count 0.25 times as much. "
         "train.loss.desirable_weight=4 balances them."
     )
-    assert balance_remark(KTO(desirable_weight=4.0), data) == ""
-    assert balance_remark(KTO(undesirable_weight=0.25), data) == ""
-    assert "undesirable_weight=2 balances" in balance_remark(KTO(desirable_weight=8.0), data)
+    assert KTO(desirable_weight=4.0).fitted(data)[1] == ()
+    assert KTO(undesirable_weight=0.25).fitted(data)[1] == ()
+    assert "undesirable_weight=2 balances" in KTO(desirable_weight=8.0).fitted(data)[1][0]
     prepare(tmp_path / "pairs", pairs(), context=finetuned.CONTEXT)
-    assert balance_remark(KTO(), EncodedExamples.open(tmp_path / "pairs" / "prepared")) == ""
+    assert KTO().fitted(EncodedExamples.open(tmp_path / "pairs" / "prepared"))[1] == ()

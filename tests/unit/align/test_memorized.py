@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stamm.align.rewards.config import NotMemorized, reward_sources
 from stamm.align.rewards.load_reward import load_reward
-from stamm.align.rewards.memorized import n_gram_index, shares_run
 from stamm.align.rewards.reward import Answer
-from stamm.align.rewards.reward_config import NotMemorized
-from stamm.align.rewards.sources import reward_sources
+from stamm.align.rewards.rules import n_gram_index, shares_run
 from stamm.base.errors import ConfigError, DataError
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
 from tests.unit.untrained_run import untrained_run
@@ -92,7 +91,7 @@ def test_an_index_of_many_texts_equals_that_of_one_after_the_other(
     texts = [" ".join(WORDS[n : n + 12]) for n in range(25)]
     whole = n_gram_index(texts, 4)
     assert len(whole) == len({tuple(WORDS[n : n + 4]) for n in range(33)})
-    monkeypatch.setattr("stamm.align.rewards.memorized._MERGED_AT_ONCE", 20)
+    monkeypatch.setattr("stamm.align.rewards.rules._MERGED_AT_ONCE", 20)
     assert np.array_equal(n_gram_index(texts, 4), whole)
     nothing = np.empty(0, np.uint64)
     assert shares_run(texts[3], 4, whole, nothing)

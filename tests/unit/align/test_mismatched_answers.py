@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stamm.align.data.encoded import EncodedAnswer
-from stamm.align.training.mismatched_answers import MismatchedAnswers, have_other_prompts
+from stamm.align.training.answer_dataset import MismatchedAnswers, have_other_prompts
 from stamm.base.errors import DataError
 
 

@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from stamm.align.data.encoded import EncodedExamples
-from stamm.align.training.loss_config import DPO, PFO, QRPO, REBEL, SFT, BradleyTerry, Loss
+from stamm.align.losses.dpo import DPO, REBEL
+from stamm.align.losses.qrpo import QRPO
+from stamm.align.training.config import (
+    PFO,
+    SFT,
+    BradleyTerry,
+    Loss,
+)
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_file
 from stamm.engine.config import EngineConfig, Parallel

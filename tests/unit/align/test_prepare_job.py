@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -9,27 +10,28 @@ from typing import Any
 
 import pytest
 
-from stamm.align.data.data_files import evaluation_files
-from stamm.align.data.encoded import EncodedExamples
-from stamm.align.data.prepare_config import (
+from stamm.align.data import dataset_reader
+from stamm.align.data.config import (
     APERTUS_REFUSED,
     DataSource,
     PrepareConfig,
-    PrepareSettings,
     RowFields,
+    evaluation_files,
 )
+from stamm.align.data.encoded import EncodedExamples
 from stamm.align.data.prepare_job import run
-from stamm.base.config import from_plain, override
+from stamm.align.records import PreparedSummary
+from stamm.base.config import override
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import read_record
 from stamm.chat.conversation import read_conversation
 from stamm.chat.render import encode_conversation
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
+from stamm.corpus.readers.rows import FieldUse
 from stamm.corpus.tables import read_rows
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.runs.job import Workspace
-from stamm.runs.schemas.prepared_data import PreparedSummary
+from stamm.tokenizer.imported import ImportedTokenizer
 from tests.unit.align.prepared import bad_rows, chat, prepare, write_rows
 from tests.unit.chat.conversations import TOKENIZER
 from tests.unit.chat.imported_folders import TEMPLATES, imported_folder
@@ -437,21 +439,6 @@ def test_one_answer_of_pairs_is_learned(whole: bool, tmp_path: Path) -> None:
     assert summary(out).unknown_keys == {"rejected": 1, "score_chosen": 1, "score_rejected": 1}
 
 
-def test_names_of_all_columns_as_version_0_1_stored_them_are_no_setting(tmp_path: Path) -> None:
-    stored = {
-        name: name
-        for name in (
-            *("messages", "prompt", "completion", "chosen", "rejected", "label", "reward"),
-            *("system", "tools", "id", "source", "licence"),
-        )
-    }
-    settings = from_plain(PrepareSettings, {"columns": {**stored, "completion": "answer"}})
-    assert settings.fields.named() == {"completion": "answer"}
-    assert RowFields(prompt="prompt").named() == {"prompt": "prompt"}
-    rows = [{"instruction": "2+2?", "answer": "4"}]
-    assert summary(prepare(tmp_path, rows, fields=settings.fields)).kept == 1
-
-
 def test_rows_without_columns_are_not_reported_as_a_wrong_field(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text("{oops\n" * 3)
@@ -623,3 +610,55 @@ def test_one_question_for_all_rows_cannot_be_split(tmp_path: Path) -> None:
     assert any(line.startswith("Held out: 0 of 8 rows") and "raise" in line for line in said.lines)
     with pytest.raises(DataError, match="all 8 rows are held out, since held_out chooses first"):
         prepare(tmp_path / "all", rows, held_out=0.999)
+
+
+def test_a_configured_field_of_a_source_that_its_rows_lack_is_named_with_its_source(
+    tmp_path: Path,
+) -> None:
+    """The other source has rows with that field."""
+    sources = []
+    for number, name in enumerate(("question", "prompt")):
+        rows = [{name: f"{k}?", "response": "4"} for k in range(3)]
+        data = (write_rows(tmp_path / f"{number}.jsonl", rows),)
+        sources.append(DataSource(data=data, fields=RowFields(prompt="question")))
+    with pytest.raises(DataError, match="no row has the field 'question', or it is null") as wrong:
+        prepare(tmp_path, [], data=(), mixture=tuple(sources), max_bad_rows=1.0)
+    assert wrong.value.where == "mixture.1.fields.prompt"
+    use = FieldUse(RowFields.names())
+    read = list(
+        dataset_reader.read_rows(
+            tmp_path / "1.jsonl", fields=RowFields(completion="response"), use=use
+        )
+    )
+    assert use.rows == len(read) == 3 and use.read["completion"] == {"response": 3}
+    assert use.missing(RowFields(completion="response", prompt="nowhere")) == {"prompt": "nowhere"}
+
+
+def test_files_that_end_in_the_middle_are_named_and_counted(tmp_path: Path) -> None:
+    """Each has one bad row, which max_bad_rows counts as others."""
+    told: list[str] = []
+
+    class Told(NoProgress):
+        def log(self, text: str) -> None:
+            told.append(text)
+
+    rows = [{"prompt": f"{k}?", "completion": "4"} for k in range(9)]
+    whole = Path(write_rows(tmp_path / "a.jsonl", rows))
+    cut, packed = tmp_path / "b.jsonl", tmp_path / "c.jsonl.gz"
+    cut.write_bytes(whole.read_bytes()[:-9])
+    packed.write_bytes(gzip.compress(whole.read_bytes())[:-1])
+    data = tuple(str(path) for path in (whole, cut, packed))
+    settings: dict[str, Any] = {"data": data, "duplicates": "keep"}
+    found = summary(prepare(tmp_path, [], progress=Told(), **settings))
+    assert found.dropped == {"truncated_file": 2} and found.kept == 9 + 8 + 9
+    assert [one.truncated_at for one in found.files] == [None, 9, 10]
+    (line,) = [line for line in told if "end in the middle" in line]
+    names = [one.name for one in found.files[1:]]
+    assert line == (
+        f"2 files end in the middle, and rows are lost: {names[0]} from row 9 on, {names[1]} "
+        "from row 10 on."
+    )
+    with pytest.raises(DataError, match=r"2 of 28 rows \(7%\) cannot be used.* in the middle"):
+        prepare(tmp_path / "b", [], max_bad_rows=0.05, **settings)
+    with pytest.raises(DataError, match="truncated_file: the file ends in the middle"):
+        prepare(tmp_path / "c", [], bad_rows="stop", **settings)

@@ -8,23 +8,17 @@ from typing import get_args
 import pytest
 import torch
 
-from stamm.align.training.answer_dataset import AnswerBatch
-from stamm.align.training.loss_config import QRPO
-from stamm.align.training.preference_objective import _qrpo
+from stamm.align.losses.preference_loss import LossInputs
+from stamm.align.losses.qrpo import QRPO
 from stamm.losses.preference_types import Ties, Transform
 
-NONE = torch.zeros(0, 0, dtype=torch.int64)
 
-
-def batch(rewards: list[float], extra: int = 0) -> AnswerBatch:
+def batch(rewards: list[float], extra: int = 0) -> LossInputs:
     """All answers of one prompt, each with the rewards of all as references and `extra` missing ones."""
     count = len(rewards)
     row = torch.tensor([*rewards, *[math.nan] * extra], dtype=torch.float64)
-    return AnswerBatch(
-        tokens_RT=NONE,
-        target_RT=NONE,
-        document_RT=NONE,
-        completion_RT=NONE,
+    return LossInputs(
+        log_prob_B=torch.zeros(count, dtype=torch.float64),
         reference_B=torch.zeros(count, dtype=torch.float64),
         reward_B=torch.tensor(rewards, dtype=torch.float64),
         ref_reward_BN=row.expand(count, count + extra),
@@ -33,10 +27,9 @@ def batch(rewards: list[float], extra: int = 0) -> AnswerBatch:
     )
 
 
-def log_ratios(loss: QRPO, given: AnswerBatch) -> list[float]:
+def log_ratios(loss: QRPO, given: LossInputs) -> list[float]:
     """The log-ratios that the loss asks for."""
-    _, metrics = _qrpo(loss, torch.zeros_like(given.reference_B), given)
-    found: list[float] = metrics["reward/target"].tolist()
+    found: list[float] = loss.losses(given).metrics["reward/target"].tolist()
     return found
 
 

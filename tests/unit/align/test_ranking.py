@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from stamm.align.judge.ranking import (
+from stamm.align.judge.rating import (
     TranspositionSort,
     by_rating,
     ranks,

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from stamm.align.judge.judge_config import EndpointJudge
-from stamm.align.judge.request import JudgeReply, NoReply
+from stamm.align.judge.config import EndpointJudge
+from stamm.align.judge.judge import JudgeReply, NoReply
 from stamm.base.errors import ConfigError, RunError
 from tests.judge_server import Scripted, serve
 from tests.unit.align.test_judge_endpoint import FAST, ask, requests

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stamm.align.training import representation
-from stamm.align.training.loss_config import DPO, SimPO
-from stamm.align.training.representation import feature_metrics, ratio_metrics
+from stamm.align.losses.dpo import DPO, SimPO
+from stamm.align.training import objectives as representation
+from stamm.align.training.objectives import feature_metrics, ratio_metrics
 from stamm.losses.feature_regularization import feature_distances
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import HiddenStates, build_decoder

@@ -9,26 +9,26 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from stamm.align.model_source import find_model, load_chat_model
-from stamm.align.rewards.load_reward import load_reward
-from stamm.align.rewards.reward import Answer, BatchReward
-from stamm.align.rewards.reward_config import (
+from stamm.align.records import ScoreManifest
+from stamm.align.rewards.config import (
     Length,
     ModelReward,
     ScoreConfig,
     Weighted,
+    reward_sources,
 )
+from stamm.align.rewards.load_reward import load_reward
+from stamm.align.rewards.reward import Answer, BatchReward
 from stamm.align.rewards.score import score_file
-from stamm.align.rewards.sources import reward_sources
-from stamm.align.training.answer_rewards import answer_rewards, reward_at_stop
-from stamm.base.errors import ConfigError, DataError
+from stamm.align.training.reward_model import answer_rewards, reward_at_stop
+from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
 from stamm.chat.conversation import AssistantTurn, Conversation, Response, UserTurn
 from stamm.chat.render import ASSISTANT_END, EncodedChat
+from stamm.models.loading import open_model
 from stamm.models.reward_head import load_head, save_head
 from stamm.models.serialization import load_decoder
-from stamm.runs.schemas.rewards import ScoreManifest
 from tests.unit.untrained_run import untrained_run
 
 TEXTS = ("a", "fine, thanks", "never " * 9, "Bern", "a", "twelve " * 7)
@@ -53,9 +53,9 @@ def answer(text: str) -> Answer:
 
 
 def test_the_reward_is_the_head_on_the_state_at_the_stop_token(run: Path) -> None:
-    model = load_chat_model(find_model(str(run)))
+    model = open_model(run, chat=True)
     reward = load_reward(ModelReward(run=str(run)))
-    weight = load_head(run / "model", model.decoder.config.d_model, model.weights_sha256)
+    weight = load_head(run / "model", model.decoder.config.d_model, model.sha256)
     for text in TEXTS:
         given = answer(text)
         whole = Conversation(turns=(*given.prompt.turns, given.completion), system="Be brief.")
@@ -74,8 +74,8 @@ def test_a_reward_does_not_depend_on_the_answers_beside_it(run: Path) -> None:
     for order in (range(6), (5, 2, 0, 1, 4, 3)):
         found = reward.many([answer(TEXTS[place]) for place in order])
         assert found == pytest.approx([alone[place] for place in order], abs=1e-5)
-    model = load_chat_model(find_model(str(run)))
-    weight = load_head(run / "model", model.decoder.config.d_model, model.weights_sha256)
+    model = open_model(run, chat=True)
+    weight = load_head(run / "model", model.decoder.config.d_model, model.sha256)
     encoded = [
         EncodedChat(list(range(5, 5 + length)), [False] * (length - 2) + [True, False])
         for length in (12, 3, 40, 25, 3)
@@ -108,18 +108,23 @@ def test_rewards_have_gradients_in_head_and_decoder(run: Path) -> None:
     assert torch.allclose(weight.grad, hidden[0, 2] + hidden[1, 3], atol=1e-6)
 
 
+def written_rewards(path: Path) -> list[float]:
+    return [json.loads(line)["reward"] for line in path.read_text().splitlines()]
+
+
 def test_a_file_is_scored_and_the_manifest_names_the_model(run: Path, tmp_path: Path) -> None:
     rows = [{"prompt": "?", "completion": text} for text in (*TEXTS, "long " * 2000)]
     data = tmp_path / "answers.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "out.jsonl"
     config = ModelReward(run=str(run))
-    summary = score_file(data, out, ScoreConfig(reward=config))
-    assert len(summary.rewards) == len(TEXTS)
-    assert summary.rewards[0] == summary.rewards[4]
-    assert [row.row for row in summary.bad] == [7]
-    assert "the model reads" in summary.bad[0].reason
-    manifest = read_record(ScoreManifest, tmp_path / "out.jsonl.manifest.json")
+    manifest = score_file(data, out, ScoreConfig(reward=config))
+    rewards = written_rewards(out)
+    assert len(rewards) == len(TEXTS)
+    assert rewards[0] == rewards[4]
+    assert [row.row for row in manifest.bad_rows] == [7]
+    assert "the model reads" in manifest.bad_rows[0].reason
+    assert manifest == read_record(ScoreManifest, tmp_path / "out.jsonl.manifest.json")
     head = run / "model" / "head.safetensors"
     assert manifest.reads[str(head)].sha256 == sha256_file(head)
     both = Weighted(rewards=(config, Length(largest=1)), weights=(1.0, 10.0))
@@ -127,16 +132,17 @@ def test_a_file_is_scored_and_the_manifest_names_the_model(run: Path, tmp_path: 
         "head.safetensors",
         "model.safetensors",
     ]
-    scored = score_file(data, tmp_path / "both.jsonl", ScoreConfig(reward=both))
-    bonus = [b - a for a, b in zip(summary.rewards, scored.rewards, strict=True)]
+    score_file(data, tmp_path / "both.jsonl", ScoreConfig(reward=both))
+    bonus = [b - a for a, b in zip(rewards, written_rewards(tmp_path / "both.jsonl"), strict=True)]
     assert bonus == pytest.approx([10, 0, 0, 0, 10, 0], abs=1e-6)
 
 
 def test_what_is_not_a_reward_model_is_an_error(run: Path, tmp_path: Path) -> None:
     untrained_run(tmp_path)
-    for folder in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(DataError, match=r"holds no reward models.*head\.safetensors"):
-            load_reward(ModelReward(run=str(folder)))
+    with pytest.raises(DataError, match=r"holds no reward models.*head\.safetensors"):
+        load_reward(ModelReward(run=str(tmp_path)))
+    with pytest.raises(RunError, match=r"absent is not a folder"):
+        load_reward(ModelReward(run=str(tmp_path / "absent")))
     with pytest.raises(ConfigError, match="run"):
         ModelReward(run="")
     model = tmp_path / "model"

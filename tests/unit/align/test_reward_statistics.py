@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from stamm.align.rewards.statistics import constant_prompts, rank_correlation, tied_pairs
+from stamm.align.rewards.score import constant_prompts, rank_correlation, tied_pairs
 
 
 def test_rank_correlation_of_known_orders() -> None:

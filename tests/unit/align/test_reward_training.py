@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from stamm.align.data.encoded import EncodedExamples
+from stamm.align.records import RewardAccuracyFile
 from stamm.align.training import job, reward_accuracy
 from stamm.align.training.answer_dataset import AnswerSequences
-from stamm.align.training.answer_rewards import answer_rewards
-from stamm.align.training.loss_config import SFT, BradleyTerry
-from stamm.align.training.reward_accuracy_config import RewardAccuracyConfig
-from stamm.align.training.reward_objective import RewardObjective, answers_at_stop
+from stamm.align.training.config import SFT, BradleyTerry, RewardAccuracyConfig
+from stamm.align.training.objectives import RewardObjective, answers_at_stop
+from stamm.align.training.reward_model import answer_rewards
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
@@ -30,7 +30,6 @@ from stamm.models.serialization import load_decoder, save_decoder
 from stamm.optim.schedules import BatchStage, ConstantRate
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import HEAD, weights_sha256
-from stamm.runs.schemas.reward_model import RewardAccuracyFile
 from tests.unit.align import finetuned
 from tests.unit.align.finetuned import MODEL, fine_tune, metrics, pairs, trained
 from tests.unit.align.prepared import prepare

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from stamm.align.rewards import rules
-from stamm.align.rewards.load_reward import load_reward
-from stamm.align.rewards.reward import Answer, BatchReward, rewards_of
-from stamm.align.rewards.reward_config import (
+from stamm.align.rewards.config import (
     CustomReward,
     JsonFormat,
     Language,
@@ -24,8 +22,11 @@ from stamm.align.rewards.reward_config import (
     ScoreConfig,
     Stopped,
     Weighted,
+    reward_sources,
 )
-from stamm.align.rewards.sources import reward_sources
+from stamm.align.rewards.load_reward import load_reward
+from stamm.align.rewards.reward import Answer, BatchReward, rewards_of
+from stamm.align.steps import sample_config, sample_steps
 from stamm.base.config import override
 from stamm.base.errors import ConfigError, DataError
 from stamm.chat.conversation import (
@@ -39,7 +40,6 @@ from stamm.chat.conversation import (
     UserTurn,
 )
 from stamm.models.sampling_config import SamplingConfig
-from stamm.recipes.align_steps import sample_config, sample_steps
 
 
 def answer(text: str, **row: Any) -> Answer:
@@ -176,9 +176,7 @@ def test_a_step_that_scores_reads_the_files_of_its_reward(tmp_path: Path) -> Non
     reward = CustomReward(reference=f"{file}:Longest")
     config = sample_config(SamplingConfig(), f"{file}", n=2)
     model = {"start": "start", "tokenizer": "tokenizer"}
-    _, score_step = sample_steps(
-        "start", config, ScoreConfig(reward=reward), model, after=(), external={}
-    )
+    _, score_step = sample_steps("start", config, ScoreConfig(reward=reward), model, external={})
     assert dict(score_step.external) == {str(file): file}
 
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stamm.align.data.examples import RowOrigin, read_example
-from stamm.align.data.row_encoder import (
+from stamm.align.data.encoded import (
     EMPTY_ANSWER,
     NO_LOSS_TOKENS,
     RowDropError,
     encode_row,
     texts_of,
 )
+from stamm.align.data.examples import RowOrigin, read_example
 from stamm.base.errors import DataError
 from stamm.chat.conversation import Conversation
 from stamm.chat.formats import ApertusFormat

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stamm.align.data.encoded import RowDropError, encode_row
 from stamm.align.data.examples import (
     ChatExample,
     PreferencePair,
@@ -17,10 +18,9 @@ from stamm.align.data.examples import (
     read_example,
     unknown_keys,
 )
-from stamm.align.data.row_encoder import RowDropError, encode_row
-from stamm.align.hf_chat_format import load_folder_chat
 from stamm.base.errors import DataError
 from stamm.chat.conversation import Response, UserTurn, read_conversation, to_messages
+from stamm.models.hf_chat_format import load_folder_chat
 from tests.unit.chat.imported_folders import LLAMA3, imported_folder
 
 Row = dict[str, Any]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stamm.align.results.answers_config import SampleAnswersConfig
+from stamm.align.records import SampleAnswersFile
+from stamm.align.results.config import SampleAnswersConfig
 from stamm.align.results.sample_answers import run
 from stamm.base.schema import read_record
 from stamm.engine.config import EngineConfig
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import weights_sha256
-from stamm.runs.schemas.alignment import SampleAnswersFile
 from tests.unit.align.finetuned import GOOD, PROMPTS, chats, fine_tune
 from tests.unit.align.prepared import prepare
 

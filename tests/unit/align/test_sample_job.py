@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from stamm.align.data.dataset_reader import BadRow
-from stamm.align.model_source import load_chat_model, source_of
 from stamm.align.sampling import sample_job
+from stamm.align.sampling.config import SampleConfig
 from stamm.align.sampling.prompts import read_prompts
-from stamm.align.sampling.sample_config import SampleConfig
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError
 from stamm.chat.conversation import AssistantTurn, to_messages
-from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.models.generate import greedy
+from stamm.models.loading import open_model
+from stamm.models.model_source import ModelSource
 from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
+from stamm.tokenizer.tokenizer import FILE
 from tests.unit.align.finetuned import start_model
 from tests.unit.align.prepared import write_rows
 from tests.unit.align.test_import_job import llama_folder
@@ -182,7 +183,7 @@ def test_a_hugging_face_folder_is_sampled_in_its_own_chat_format(tmp_path: Path)
     sample_job.run(config(tmp_path, ROWS[:2], temperature=0), place)
     rows = lines(place.folder / "completions.jsonl")
     assert [row["answer"] for row in rows] == [2, 2, 3, 3]
-    model = load_chat_model(source_of(folder, folder))
+    model = open_model(ModelSource(model=folder, tokenizer=folder), chat=True)
     (prompt, _) = read_prompts(tmp_path / "prompts.jsonl")
     assert not isinstance(prompt, BadRow)
     ids = list(model.chat.encode(prompt.conversation, prompt=True).ids)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from stamm.align.data.config import SelectConfig
 from stamm.align.data.dataset_reader import read_examples
 from stamm.align.data.examples import PreferencePair, RatedAnswer
-from stamm.align.data.select_config import SelectConfig
-from stamm.align.data.select_job import run
+from stamm.align.results.select_job import run
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
 from stamm.runs.job import Workspace

@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from stamm.align.training.finetune_config import FineTuneJobConfig, FineTuneRun
-from stamm.align.training.loss_config import (
-    DPO,
-    KTO,
+from stamm.align.losses.dpo import DPO, REBEL, SimPO
+from stamm.align.losses.kto import KTO
+from stamm.align.losses.qrpo import QRPO
+from stamm.align.training.config import (
     PFO,
-    QRPO,
-    REBEL,
     SFT,
     BradleyTerry,
+    FineTuneJobConfig,
+    FineTuneRun,
     Loss,
-    SimPO,
 )
 from stamm.models.lora_config import Lora
 from stamm.optim.schedules import BatchStage

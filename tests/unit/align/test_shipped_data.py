@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from stamm.align.data.data_files import locate_file, shipped_data
+from stamm.align.data.config import APERTUS_REFUSED, locate_file, shipped_data
 from stamm.align.data.dataset_reader import read_rows
 from stamm.align.data.encoded import EncodedExamples
 from stamm.align.data.examples import ChatExample, PromptExample
-from stamm.align.data.prepare_config import APERTUS_REFUSED
 from stamm.align.sampling.prompts import kept_columns
 from stamm.base.files import sha256_file
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet

@@ -10,7 +10,6 @@ import tokenizers
 import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from stamm.align.hf_chat_format import load_folder_chat
 from stamm.base.errors import DataError
 from stamm.chat.conversation import (
     AssistantTurn,
@@ -19,7 +18,8 @@ from stamm.chat.conversation import (
     Thoughts,
     UserTurn,
 )
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
+from stamm.models.hf_chat_format import load_folder_chat
+from stamm.tokenizer.imported import ImportedTokenizer
 from tests.unit.chat.imported_folders import description
 
 GEMMA = (

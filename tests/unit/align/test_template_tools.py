@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from stamm.align.hf_chat_format import FolderChat, load_folder_chat
 from stamm.base.errors import DataError
 from stamm.chat.conversation import Conversation, read_conversation
 from stamm.chat.template_messages import Spelling, messages_of
+from stamm.models.hf_chat_format import FolderChat, load_folder_chat
 from tests.unit.align.test_template_format import folder_of, sentencepiece
 from tests.unit.chat.published_templates import PHI3, PUBLISHED, QWEN3, QWEN25, SPANS, Published
 
@@ -169,6 +169,9 @@ def test_the_mask_lies_within_the_generation_spans_of_transformers(
 ) -> None:
     loaded, theirs = both(name)
     rows = data.draw(conversations(PUBLISHED[name]))
+    # Encoded at once, an answer that begins with a line break merges with the prompt's last one. Ours
+    # follows the prompt that is served.
+    assume(not any(row["role"] == "assistant" and row["content"][:1] == "\n" for row in rows))
     tools = [WEATHER] if PUBLISHED[name].calls else []
     thinks = any("reasoning_content" in row for row in rows)
     encoded = loaded.chat.encode(

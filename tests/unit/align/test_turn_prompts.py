@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from stamm.align.hf_chat_format import load_folder_chat
 from stamm.chat.conversation import AssistantTurn, Conversation, read_conversation
 from stamm.chat.formats import ChatFormat, chat_template
 from stamm.chat.render import EncodedChat
+from stamm.models.hf_chat_format import load_folder_chat
 from tests.unit.chat.conversations import DESCRIPTION, JSON, PLAIN
 from tests.unit.chat.imported_folders import TEMPLATES, imported_folder
 

@@ -10,19 +10,27 @@ import pytest
 import torch
 
 from stamm.align.data.encoded import EncodedExamples
+from stamm.align.losses.dpo import DPO, SimPO
+from stamm.align.losses.kto import KTO
+from stamm.align.losses.qrpo import QRPO
 from stamm.align.training import job
+from stamm.align.training.config import (
+    SFT,
+    BradleyTerry,
+    Loss,
+)
 from stamm.align.training.job import VALIDATION
 from stamm.align.training.log_probs import completion_log_probs
-from stamm.align.training.loss_config import DPO, KTO, QRPO, SFT, BradleyTerry, Loss, SimPO
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.base.files import read_json, sha256_file
+from stamm.evaluate.results import read_evaluated_arms
+from stamm.evaluate.task_curves import curve_figures
 from stamm.losses.preference import dpo_loss
 from stamm.models.serialization import load_decoder
 from stamm.optim.schedules import BatchStage, ConstantRate, WarmupStableDecay
-from stamm.reports.run_data import collect
-from stamm.reports.task_curves import curve_figures
 from stamm.runs.job import Workspace
+from stamm.runs.run_view import open_view
 from tests.unit.align import finetuned
 from tests.unit.align.finetuned import chats, fine_tune, metrics, pairs, trained
 from tests.unit.align.prepared import prepare
@@ -70,7 +78,8 @@ def test_the_loss_of_held_out_conversations_is_that_of_the_stored_models(tmp_pat
         assert line[LOSS] == pytest.approx(nats, rel=1e-5)
     kept = sum(sum(answer.supervised[1:]) for answer in train.answers)
     assert sum(line.get("train/kept_tokens", 0) for line in metrics(arm)) == 4 * kept
-    figures = curve_figures(collect(arm))
+    run = open_view(arm)
+    figures = curve_figures(run, read_evaluated_arms(run))
     assert [figure.title for figure in figures] == ["During training: held-out rows, loss"]
     assert figures[0].data.rows[0][1] == "0"
 

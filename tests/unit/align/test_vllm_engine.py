@@ -15,10 +15,11 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from stamm.align.rewards.reward_config import Length
+from stamm.align.rewards.config import Length
 from stamm.align.sampling import sample_job
-from stamm.align.sampling.sample_config import EngineSampling
+from stamm.align.sampling.config import EngineSampling
 from stamm.align.sampling.vllm_engine import VllmEngine
+from stamm.align.steps import StartModel
 from stamm.base.errors import ConfigError
 from stamm.models.config import PlainFFN
 from stamm.models.decoder import build_decoder
@@ -26,7 +27,6 @@ from stamm.models.hub_folder import load_hub
 from stamm.models.sampling_config import SamplingConfig
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.recipes.align import PreferenceRecipe, qrpo
-from stamm.recipes.start_model import StartModel
 from tests.unit.align.finetuned import MODEL, start_model
 from tests.unit.align.test_import_job import llama_folder
 from tests.unit.align.test_sample_job import ROWS, config, lines, workspace

@@ -14,9 +14,9 @@ from stamm.audit.canaries import Exposure, exposure
 from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
-from stamm.corpus.canaries.config import KINDS, CanariesConfig, InjectionConfig, Kind, ProbesConfig
+from stamm.corpus.canaries.job import inject
 from stamm.corpus.canaries.random_text import MADE_UP, Draws, made_up, rivals
-from stamm.corpus.inject_canaries import plant
+from stamm.corpus.config import KINDS, CanariesConfig, InjectionConfig, Kind, ProbesConfig
 from stamm.runs.job import Workspace
 from tests.unit.taught_decoder import audited_folders
 
@@ -230,7 +230,7 @@ def test_what_is_planted_can_be_audited(knows: dict[str, Path], tmp_path: Path) 
     )
     corpus = tmp_path / "corpus"
     corpus.mkdir()
-    plant(config, Workspace(folder=corpus))
+    inject(config, Workspace(folder=corpus))
     told = read_json(corpus / "probes.json")
     assert told["made_up"]["words"] == 24
     words = set(told["made_up"]["vocabulary"])

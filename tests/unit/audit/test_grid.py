@@ -14,6 +14,7 @@ from stamm.audit import job
 from stamm.audit.config import AuditConfig, GridConfig
 from stamm.audit.grid import Encoded, cells, extraction_rates, outcomes, points
 from stamm.audit.memorization import Passage
+from stamm.audit.records import GridFile, MembershipFile
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
@@ -24,7 +25,6 @@ from stamm.models.generate import greedy, nats_of_sequences
 from stamm.models.hub import HubSpecialIds, hub_config, hub_state
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
-from stamm.runs.schemas.audit import GridFile, MembershipFile
 from tests.unit.taught_decoder import audited_folders
 
 GRID = GridConfig(prefixes=(3, 6, 11), offsets=(0, 1, 4), match_tokens=2, top_k=5)

@@ -16,13 +16,13 @@ from stamm.audit.grid import Encoded
 from stamm.audit.job import _write_membership
 from stamm.audit.membership import SCORES, areas, auc, scores
 from stamm.audit.memorization import Passage
-from stamm.audit.text_model import AuditedModel
+from stamm.audit.records import MembershipFile
 from stamm.base.console import NoProgress
 from stamm.base.schema import read_record
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import build_decoder
+from stamm.models.loading import OpenModel
 from stamm.runs.job import Workspace
-from stamm.runs.schemas.audit import MembershipFile
 
 
 def test_area_equals_the_pairs() -> None:
@@ -66,11 +66,17 @@ def test_scores_of_the_definition() -> None:
         seed=1,
     )
 
-    def decode(ids: object) -> str:
-        return str(ids)
+    class Words:
+        encode = staticmethod(lambda text: [3, 4, 5, 6, 7])
 
-    model = AuditedModel(
-        decoder=decoder, encode=lambda text: [3, 4, 5, 6, 7], decode=decode, begin=(1,), sha256=""
+    model = OpenModel(
+        decoder=decoder,
+        tokenizer=Words(),  # type: ignore[arg-type]  # all that is read
+        prefix=(1,),
+        begin=1,
+        stop_ids=frozenset(),
+        chat_format=None,
+        sha256="",
     )
     tokens = [3, 9, 4, 4, 12]
     given = Encoded(passage=Passage(probe_id="p", repeats=1, text="some text"), tokens=tokens)

@@ -21,10 +21,10 @@ from stamm.audit.memorization import (
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, sha256_file, write_json
-from stamm.corpus.special_tokens import BEGIN_ID
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.runs.job import Workspace
+from stamm.tokenizer.special_tokens import BEGIN_ID
+from stamm.tokenizer.tokenizer import Tokenizer
 from tests.unit.taught_decoder import audited_folders
 
 CONFIG = AuditConfig(prefix_tokens=6, new_tokens=12)

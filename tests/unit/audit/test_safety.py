@@ -11,14 +11,13 @@ import pytest
 
 from stamm.audit import job
 from stamm.audit.config import AuditConfig
+from stamm.audit.records import SafetyFile
 from stamm.audit.safety import is_refusal, read_answers, refusals, toxicity
 from stamm.base.errors import DataError
 from stamm.base.schema import read_record
-from stamm.corpus.classifiers.calibration import CalibrationCurve
-from stamm.corpus.classifiers.classifier import TextClassifier
+from stamm.corpus.classifiers.classifier import CalibrationCurve, TextClassifier
 from stamm.corpus.classifiers.config import FeatureConfig
 from stamm.runs.job import Workspace
-from stamm.runs.schemas.audit import SafetyFile
 from tests.unit.taught_decoder import audited_folders
 
 TEXTS = ("Call me Ishmael. Some years ago, never mind how long.", "Happy families are alike.")

@@ -191,7 +191,7 @@ def test_what_no_assignment_touches_stays_the_same_object() -> None:
         ("parts.².side=1", ["'²' is not a position in a list of 2"]),
         ("parts.-1.side=1", ["'-1' is not a position in a list of 2"]),
         ("name.x=1", ["below a plain value"]),
-        ("limit=many", ["limit = 'many' is not an integer or none"]),
+        ("limit=many", ["limit = 'many' is not a whole number or none"]),
         ("mode=medium", ["one of 'fast', 'slow'"]),
         ("on=maybe", ["on = 'maybe' is not true or false"]),
         ("parts.0.side=0", ["side = 0 must be positive", "parts.0.side set on the command line"]),
@@ -221,7 +221,7 @@ def test_all_problems_are_told_at_once() -> None:
     [
         ({"nam": "x"}, "Did you mean 'name'?"),
         ({"shape": {"kind": "Oval"}}, "'Oval' is not a known class"),
-        ({"sizes": ["a"]}, "sizes.0 = 'a' is not an integer"),
+        ({"sizes": ["a"]}, "sizes.0 = 'a' is not a whole number"),
         ({"on": 1}, "on = 1 is not true or false"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 from stamm.base.errors import DataError, RunError, visible
 from stamm.base.files import (
     atomic,
+    atomic_folder,
     read_json,
     remove_leftovers,
     sha256_value,
@@ -54,6 +55,23 @@ def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
     (tmp_path / "deep" / ".step-00000010.part" / "model").write_text("half")
     remove_leftovers(tmp_path)
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["x"]
+
+
+def test_a_folder_is_replaced_whole_and_the_previous_one_is_removed_or_kept(tmp_path: Path) -> None:
+    folder, aside = tmp_path / "a", tmp_path / "deep" / "old"
+    for text in ("first", "second"):
+        with atomic_folder(folder) as new:
+            write_text(new / "b" / "c", text)
+    with pytest.raises(ValueError, match="stop"), atomic_folder(folder) as new:
+        write_text(new / "b" / "c", "half")
+        raise ValueError("stop")
+    with pytest.raises(RunError, match="no space left to write"), atomic_folder(folder) as new:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert [(p.name, (p / "b" / "c").read_text()) for p in tmp_path.iterdir()] == [("a", "second")]
+    with atomic_folder(folder, lambda new: aside) as new:
+        write_text(new / "b" / "c", "third")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "deep"]
+    assert [(p / "b" / "c").read_text() for p in (folder, aside)] == ["third", "second"]
 
 
 def test_hashes_do_not_depend_on_the_order_of_keys() -> None:

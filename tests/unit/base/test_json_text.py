@@ -13,8 +13,8 @@ from stamm.base.files import read_json
 from stamm.base.json_text import RepeatedKeyError, parse_json
 from stamm.base.schema import read_objects
 from stamm.chat.conversation import read_tools
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.tokenizer.imported import ImportedTokenizer
+from stamm.tokenizer.tokenizer import Tokenizer
 
 TWICE = '{"model": {"type": "BPE", "type": "WordPiece"}}'
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from stamm.corpus.special_tokens import RESERVED_TOKENS
 from stamm.corpus.tokenizer.config import TokenizerConfig
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.corpus.tokenizer.training import train_tokenizer_on
+from stamm.corpus.tokenizer.tekken import train_tokenizer_on
+from stamm.tokenizer.special_tokens import RESERVED_TOKENS
+from stamm.tokenizer.tokenizer import Tokenizer
 
 TEXTS = [
     "The user asks for the weather in Zürich; the assistant calls get_weather.",

@@ -22,7 +22,7 @@ from stamm.chat.conversation import (
 )
 from stamm.chat.parse import parse, parse_assistant, segments_of_ids
 from stamm.chat.render import Segment, encode_conversation, encode_segments, render, text_of
-from stamm.corpus.special_tokens import PII_MARKERS, RESERVED_TOKENS
+from stamm.tokenizer.special_tokens import PII_MARKERS, RESERVED_TOKENS
 from tests.unit.chat.conversations import HOSTILE, TOKENIZER, messages, tools
 
 WEATHER = {

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from stamm.chat.conversation import read_conversation
 from stamm.chat.render import encode_conversation
-from stamm.corpus.special_tokens import PII_MARKERS, RESERVED_TOKENS
+from stamm.tokenizer.special_tokens import PII_MARKERS, RESERVED_TOKENS
 from tests.unit.chat.conversations import DESCRIPTION, HOSTILE, TOKENIZER, messages, tools
 
 TEMPLATE = files("stamm.chat").joinpath("template.jinja").read_text(encoding="utf-8")

@@ -12,12 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from stamm.activations import benchmark as machine
+from stamm.activations import benchmark as measuring
 from stamm.activations import catalog
-from stamm.activations.benchmark import machine
-from stamm.activations.benchmark import measure as measuring
-from stamm.activations.benchmark.clock import Timed
-from stamm.activations.benchmark.machine import Load, kernels_text
-from stamm.activations.benchmark.measure import ArmTimings, BenchmarkArm, measure, tensors_moved
+from stamm.activations.benchmark import (
+    ArmTimings,
+    BenchmarkArm,
+    Load,
+    Timed,
+    kernels_text,
+    measure,
+    tensors_moved,
+)
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fused import build, gpu
 from stamm.activations.fused.passes import GATED, PLAIN, graph_of

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from stamm.activations import catalog
+from stamm.activations.catalog.registry import load_spec
+from stamm.activations.conformance import check as checks
 from stamm.activations.conformance.golden import write_golden
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_file
-from stamm.cli import check_activation
 from stamm.cli.main import main
 from stamm.models.hub import hub_activation
 
@@ -75,7 +76,7 @@ def test_a_wrong_implementation_fails(own: str, capsys: pytest.CaptureFixture[st
 
 
 def test_json_holds_findings_and_verdicts(own: str, capsys: pytest.CaptureFixture[str]) -> None:
-    write_golden(check_activation.load_spec(own), Path("golden"), dtypes=(torch.float16,))
+    write_golden(load_spec(own), Path("golden"), dtypes=(torch.float16,))
     assert main(["check", own, "--quick", "--json", "--golden", "golden"]) == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert told["spec"] == "ramp"
@@ -160,9 +161,9 @@ def test_vectors_that_cannot_be_used_are_refused_before_the_proofs(
     golden = Path("golden")
     if damage is not None:
         if damage is not _another:
-            write_golden(check_activation.load_spec(own), golden, dtypes=(torch.float16,))
+            write_golden(load_spec(own), golden, dtypes=(torch.float16,))
         damage(golden)
-    monkeypatch.setattr(check_activation, "prove", prove)
+    monkeypatch.setattr(checks, "prove", prove)
     assert main(["check", own, "--golden", "golden"]) == 1
     told = capsys.readouterr()
     assert told.out == ""
@@ -195,7 +196,7 @@ def test_misuse_exits_with_two(
 def test_all_is_one_line_an_entry(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(check_activation.catalog, "names", lambda: ("relu", "relu2"))
+    monkeypatch.setattr(catalog, "names", lambda: ("relu", "relu2"))
     assert main(["check", "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["ok     relu", "ok     relu2"]

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from stamm.cli import compare
+from stamm.compare import verb
 from stamm.recipes.comparisons import evidence_activations
-from stamm.reports.power import Spread, detectable
+from stamm.statistics.power import Spread, detectable
 
 
 def test_without_a_pilot_the_difference_is_in_standard_deviations() -> None:
     config = evidence_activations()
-    first, second = compare.power_lines(config)
+    first, second = verb.power_lines(config)
     units = detectable((8, 16), 2, 0.95)
     assert first.startswith(
         f"With 16 seeds, looks after 8, 16, a difference of {units:.2f} standard deviations"
@@ -24,11 +24,11 @@ def test_without_a_pilot_the_difference_is_in_standard_deviations() -> None:
 
 def test_a_pilot_gives_the_difference_and_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     spread = Spread(value=0.02, low=0.01, high=0.071, seeds=3, arms=("xielu",))
-    monkeypatch.setattr(compare, "_spread", lambda config: spread)
+    monkeypatch.setattr(verb, "_spread", lambda config: spread)
     config = replace(
         evidence_activations(), seeds=(1, 2, 3), looks=(), pilot="runs/x", difference=0.05
     )
-    _, pilot, needed = compare.power_lines(config)
+    _, pilot, needed = verb.power_lines(config)
     assert pilot.startswith(
         "Pilot runs/x: 0.0200 bits per byte over 3 seeds (95 % interval 0.0100 to"
     )

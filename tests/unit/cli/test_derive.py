@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stamm.activations.catalog.load import load_spec
+from stamm.activations import catalog, derived_folder
+from stamm.activations.catalog.registry import load_spec
+from stamm.activations.page.verb import _limited
 from stamm.activations.spec import Piece, Spec
 from stamm.base.config import to_plain
 from stamm.base.files import sha256_file
-from stamm.cli import derived_folder
 from stamm.cli.activation_show import spec_named
 from stamm.cli.main import main
 
@@ -218,7 +220,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     says: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("stamm.cli.derive._derive", _no_work)
+    monkeypatch.setattr("stamm.activations.page.verb.derive_into", _no_work)
     (tmp_path / "file").write_text("mine")
     (tmp_path / "empty").mkdir()
     for name, target in {"link": "empty", "dangling": "nowhere", "loop": "loop"}.items():
@@ -244,7 +246,7 @@ def test_a_place_without_permission_is_refused_before_the_work(
     mode: int,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("stamm.cli.derive._derive", _no_work)
+    monkeypatch.setattr("stamm.activations.page.verb.derive_into", _no_work)
     Path("parent/mine/golden").mkdir(parents=True)
     Path(closed).chmod(mode)
     try:
@@ -272,10 +274,10 @@ def test_a_failure_leaves_nothing_half_written(
     def refuse(*_: Any, **__: Any) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("stamm.cli.derived_folder.readme_text", refuse)
-    monkeypatch.setattr("stamm.activations.equivalence.detect.rediscover", lambda _: [])
+    monkeypatch.setattr("stamm.activations.derived_folder.readme_text", refuse)
+    monkeypatch.setattr("stamm.activations.equivalence.compare.rediscover", lambda _: [])
     assert main(["derive", "all x: 7*x", "--name", "seven"]) == 1
-    assert "No space left" in capsys.readouterr().err
+    assert "no space left to write derived/seven" in capsys.readouterr().err
     assert sorted(p.name for p in (place / "derived").iterdir()) == ["bent"]
 
 
@@ -362,7 +364,7 @@ def test_a_formula_may_be_longer_than_a_file_name(
     formula = "x + " + " + ".join(f"0.{i:03d}*x" for i in range(10, 40))
     assert len(formula) > 255
     assert main(["derive", formula, "--name", "long", "--dry-run"]) == 0
-    assert formula in capsys.readouterr().out
+    assert formula in " ".join(capsys.readouterr().out.split())
     assert spec_named(formula) is None
     assert spec_named("x" * 300 + ".py") is None
     assert spec_named("x" * 300 + ".json") is None
@@ -490,3 +492,14 @@ def _python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_parameter_that_no_formula_uses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["derive", "all x: 7*x", "--parameter", "b=1:softplus", "--dry-run"]) == 2
     assert "the parameter 'b' is used in no formula" in capsys.readouterr().err
+
+
+def test_outside_the_main_thread_the_time_is_not_limited() -> None:
+    """Only the main thread may set a handler for a signal."""
+
+    def limited() -> int:
+        with _limited(catalog.get("relu"), 1):
+            return 7
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(limited).result() == 7

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from stamm.align.data.prepare_config import PrepareConfig
-from stamm.align.training.finetune_config import FineTuneJobConfig
+from stamm.align.data.config import PrepareConfig
+from stamm.align.training.config import FineTuneJobConfig
 from stamm.base.config import to_plain
 from stamm.base.files import write_json
 from stamm.cli import training_time
 from stamm.cli.main import main
 from stamm.cli.output import print_groups
 from stamm.cli.run import _fine_tuning
+from stamm.models.hub_folder import load_hub_config
 from stamm.pretrain.plan import plan
 from stamm.pretrain.throughput_model import CPU_BALANCE, CPU_SHARE, cpu_throughput
 from stamm.recipes.demo import demo
+from stamm.recipes.execute import steps_of
+from stamm.recipes.resolve import resolve
 from stamm.runs.job import Step
+from tests.unit.models.hub_models import SIZES
 
 
 @pytest.mark.parametrize("kind", ["activations", "recipes"])
@@ -43,10 +48,9 @@ def test_a_long_name_is_kept_whole(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     print_groups({"group": [("a" * 30, "one two three four five six seven eight")]})
-    heading, first, second = capsys.readouterr().out.splitlines()
-    assert heading == "group"
-    assert first == f"  {'a' * 30}  one two three four five six"
-    assert second == " " * 34 + "seven eight"
+    assert capsys.readouterr().out.splitlines() == [
+        "group", f"  {'a' * 30}", "    one two three four five six seven", "    eight",
+    ]  # fmt: skip
 
 
 def test_the_expected_time_is_work_over_the_speed_of_products() -> None:
@@ -109,3 +113,36 @@ def test_fine_tuning_is_timed_from_its_files_and_its_start_model(tmp_path: Path)
     assert _fine_tuning(tune, [sampled, tune], root) is None
     absent = replace(tune, inputs={**tune.inputs, "start": "imported/model"})
     assert _fine_tuning(absent, [prepare, absent], root) is None
+    second = replace(tune, folder="arms/dpo", inputs={"start": "arms/sft/model", "data": "data"})
+    after = _fine_tuning(
+        second, [prepare, tune, second], root
+    )  # of a model that is yet to be tuned
+    assert after is not None and after.model == model
+
+
+def test_fine_tuning_of_a_hugging_face_folder_is_timed_from_its_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    described = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **SIZES}
+    write_json(Path("base/config.json"), described)
+    for name in ("model.safetensors", "tokenizer.json"):  # a dry run reads neither
+        Path("base", name).touch()
+    Path("rows.jsonl").write_text(json.dumps({"prompt": "2+2?", "completion": "4" * 200}) + "\n")
+    words = ["run=base", "data=rows.jsonl", "audit=none", "export=none", "--dry-run"]
+    times = []
+    for more in ([], ["train.epochs=1000"], ["train.epochs=2000"]):
+        assert main(["run", "align.sft", *words, *more]) == 0
+        said = capsys.readouterr().out
+        assert "not known" not in said
+        times.append(re.search(r"Training time: about (.*) for 1 run \(", said))
+    assert all(times) and len({time[1] for time in times if time}) == 3
+    model = load_hub_config(Path("base"))
+    steps = steps_of(resolve("align.sft", words[:-1]).config, "align.sft", tmp_path / "runs/x")
+    (tune,) = (step for step in steps if step.job == "finetune")
+    run = _fine_tuning(tune, list(steps), tmp_path / "runs/x")
+    assert run is not None and run.model == model
+    words[1] = "prompts=rows.jsonl"
+    words += ["reward=Length", "sampling.max_new_tokens=64"]
+    assert main(["run", "align.grpo", *words]) == 0
+    assert "Fine-tuning time of GRPO: not known" in capsys.readouterr().out

@@ -44,15 +44,20 @@ def _facts(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return facts
 
 
+def _words(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was printed, without its line breaks."""
+    return " ".join(capsys.readouterr().out.split())
+
+
 def test_a_plan_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "apertus_8b", "engine.precision=bfloat16", "--gpus", "1024xGH200"]) == 0
-    said = capsys.readouterr().out
+    said = _words(capsys)
     for line in (
         "per device of 89.4 GiB (NVIDIA GH200 data sheet, with HBM3)",
         "512 x 1 x 2 processes (data x context x tensor), bfloat16",
         "matrices: 8.05B by ademamix, weight decay 0.1, learning rate x 1",
         "24 d 8 h on 1024xGH200 at 34% of peak (assumed: MFU of Apertus 8B)",
-        'warning        goldfish.hash = "apertus" with h = 50 wraps to 0',
+        'warning goldfish.hash = "apertus" with h = 50 wraps to 0',
         "1.86k a parameter",
     ):
         assert line in said, said
@@ -62,7 +67,7 @@ def test_a_plan_says_how_replicas_divide_the_processes(capsys: pytest.CaptureFix
     words = ("apertus_8b", "engine.precision=bfloat16", "--gpus", "1024xGH200")
     assert main(["plan", *words, "engine.parallel.replicas=16"]) == 0
     line = "(data x context x tensor) in 16 replicas, each sharded over 64 processes, bfloat16"
-    assert line in capsys.readouterr().out
+    assert line in _words(capsys)
 
 
 def test_a_plan_goes_by_the_speed_of_a_finished_run(
@@ -171,10 +176,10 @@ def test_products_in_8_bits_are_planned_for_gpus_that_have_them(
 ) -> None:
     eight = ["llama_1b_xielu", "engine.precision=float8"]
     assert main(["plan", *eight, "--gpus", "8xH100"]) == 0
-    said = capsys.readouterr().out
+    said = _words(capsys)
     assert "compute capability" not in said
     assert "as in bfloat16: unknown for 8 bits" in said
     assert "unsharded weights in use, bfloat16" in said
     for where in (["--gpus", "8xA100"], []):
         assert main(["plan", *eight, *where]) == 0
-        assert "needs a GPU of compute capability 8.9 or newer" in capsys.readouterr().out
+        assert "needs a GPU of compute capability 8.9 or newer" in _words(capsys)

@@ -40,11 +40,11 @@ def test_finished_steps_of_a_run_that_was_killed_are_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = _killed(tmp_path / "r")
-    receipt = {"step": "screen", "key": "k", "digest": "d", "seconds": 2.0, "ended": 1.0}
+    receipt = {"step": "filter", "key": "k", "digest": "d", "seconds": 2.0, "ended": 1.0}
     write_json(run.root / "steps" / "screen.json", {"schema": 1, **receipt, "outputs": {}})
     write_json(run.root / "steps" / "other.json", {"schema": 1, **receipt, "outputs": []})
     assert main(["show", str(run.root)]) == 0
-    assert "screen" in capsys.readouterr().out
+    assert "filter" in capsys.readouterr().out
     assert main(["ls", "runs", "--in", str(tmp_path), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["state"], row["steps"], row["took"]) == ("interrupted", 1, "2.0 s")

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.console import NoProgress, Progress
-from stamm.corpus.config import CorpusConfig
+from stamm.corpus.config import CorpusConfig, PackConfig, ReplayConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.opt_out_config import ReplayConfig
 from stamm.corpus.opt_out_replay import replay
-from stamm.corpus.pack_config import PackConfig
 from stamm.corpus.pack_job import pack
-from stamm.corpus.reuse_tokens import retake
 from stamm.corpus.tables import read_parts, read_rows
+from stamm.corpus.tokenize_job import reuse_tokens
 from stamm.corpus.tokenizer.config import TokenizeConfig, TokenizerConfig
-from stamm.corpus.tokenizer.training import train_tokenizer_on
+from stamm.corpus.tokenizer.tekken import train_tokenizer_on
 from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 from tests.unit.small_corpus import build_corpus, pack_corpus
@@ -98,7 +96,7 @@ class Finished:
         )
         replay(ReplayConfig(**files), place)  # type: ignore[arg-type]
         inputs = {"corpus": again / "corpus", "tokens": there["tokens"]}
-        retake(TokenizeConfig(), replace(place, folder=again / "tokens", inputs=inputs))
+        reuse_tokens(TokenizeConfig(), replace(place, folder=again / "tokens", inputs=inputs))
         inputs = {"tokens": again / "tokens"}
         pack(self.order, replace(place, folder=again / "pack", inputs=inputs))
         return again

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.canaries.config import KINDS, CanariesConfig, ProbesConfig
-from stamm.corpus.canaries.plan import Canary, canary_row, plan_canaries
-from stamm.corpus.canaries.probes import plan_probes
+from stamm.corpus.canaries.job import Canary, canary_row, plan_canaries, plan_probes
+from stamm.corpus.config import KINDS, CanariesConfig, ProbesConfig
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.losses.config import Goldfish

@@ -15,11 +15,11 @@ import pytest
 
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.filter_job import screen_batch, screen_inputs
+from stamm.corpus.documents import InputRecord
+from stamm.corpus.filter_job import filter_batch, filter_inputs
 from stamm.corpus.inputs import locate
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import InputRecord
 from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 from stamm.runs.sharded_job import MANIFESTS, write_job_spec
@@ -28,7 +28,7 @@ from tests.conftest import environment
 SHARDS = 24
 RANK = """
 import json, sys
-from stamm.runs.local_pool import run_rank
+from stamm.runs.worker import run_rank
 from stamm.runs.sharded_job import ShardTask
 
 tasks = [ShardTask(**task) for task in json.loads(sys.argv[2])]
@@ -63,9 +63,9 @@ def test_ranks_that_die_leave_what_undisturbed_ones_leave(
     calm, storm = tmp_path / "calm", tmp_path / "storm"
     for folder in (calm, storm):
         folder.mkdir()
-    screen_inputs(config.filter_config, Workspace(folder=calm, execution=LocalExecutor(workers=1)))
+    filter_inputs(config.filter_config, Workspace(folder=calm, execution=LocalExecutor(workers=1)))
     place = Workspace(folder=storm, execution=LocalExecutor(workers=2))
-    job = screen_batch(config.filter_config, place)
+    job = filter_batch(config.filter_config, place)
     plan = str(write_job_spec(job))
     killed = 0
     for world in (6, 5, 7):
@@ -92,5 +92,5 @@ def test_ranks_that_die_leave_what_undisturbed_ones_leave(
     data[len(data) // 2] ^= 0xFF
     victim.write_bytes(data)
     done[-1].write_text(done[-1].read_text()[:-30])
-    screen_inputs(config.filter_config, place)
+    filter_inputs(config.filter_config, place)
     assert files(storm) == files(calm)

@@ -14,21 +14,14 @@ from corpus_inputs import page, warc_response
 from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
-from stamm.corpus.canaries.config import ProbesConfig
-from stamm.corpus.classifiers.config import ThresholdConfig
-from stamm.corpus.config import CorpusConfig
+from stamm.corpus.config import CorpusConfig, PackConfig, ProbesConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.dedup.config import DedupConfig
-from stamm.corpus.demo import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS
-from stamm.corpus.inputs import shipped_files
-from stamm.corpus.language.config import LanguageConfig
-from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.inputs import DEMO_INPUTS, DEMO_PROBE_BOOKS, DEMO_ROBOTS, shipped_files
+from stamm.corpus.ledger import REASONS
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.reasons import REASONS
 from stamm.corpus.tables import read_parts
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.job import train_tokenizer
-from stamm.recipes.corpus import CorpusRecipe, demo_corpus
 from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
 from tests.unit.small_corpus import build_corpus, pack_corpus
@@ -283,7 +276,7 @@ def test_a_missing_input_stops_before_anything_is_written(
 ) -> None:
     with pytest.raises(DataError, match=r"none.jsonl does not exist \(corpus.inputs\)"):
         build(CorpusConfig(inputs=(write_jsonl({"text": "a"}), str(tmp_path / "none.jsonl"))))
-    assert list((tmp_path / "screened").iterdir()) == []
+    assert list((tmp_path / "filtered").iterdir()) == []
 
 
 def test_tokenizer_needs_enough_text(
@@ -305,22 +298,3 @@ def test_configuration_travels_as_plain_values() -> None:
     )
     assert changed.inputs == ("a.jsonl", "b.warc.gz")
     assert changed.probes is None
-
-
-@pytest.mark.parametrize(
-    ("assignment", "key", "value"),
-    [
-        ("corpus.duplicates=none", "dedup", None),
-        ("corpus.dedup=DuplicatesConfig", "dedup", DedupConfig()),
-        ("corpus.toxicity_head=folder", "toxicity_classifier", "folder"),
-        ("corpus.language.fewest_letters=7", "language", LanguageConfig(min_letters=7)),
-        ("corpus.toxicity_cut.fewest=9", "toxicity_cut", ThresholdConfig(min_documents=9)),
-    ],
-)
-def test_keys_of_an_earlier_version_are_read(assignment: str, key: str, value: object) -> None:
-    recipe = override(demo_corpus(), [assignment])
-    assert getattr(recipe.corpus, key) == value
-    plain = to_plain(recipe)
-    assert from_plain(CorpusRecipe, plain, "manifest.json") == recipe
-    plain["corpus"]["duplicates"] = plain["corpus"].pop("dedup")
-    assert from_plain(CorpusRecipe, plain, "manifest.json") == recipe

@@ -12,10 +12,10 @@ import pytest
 from corpus_inputs import page
 from resiliparse.parse.html import DOMNode, HTMLTree, NodeType
 
+from stamm.base.sandbox import apart
 from stamm.corpus import extract as extraction
 from stamm.corpus.extract import ExtractedPage, UnusablePageError, extract
 from stamm.corpus.limits import ReadLimits
-from stamm.corpus.sandbox import apart
 
 pytestmark = pytest.mark.slow  # costly pages
 

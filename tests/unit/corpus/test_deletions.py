@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from stamm.base.errors import DataError
-from stamm.corpus.addresses import normal_address
 from stamm.corpus.deletions import (
     Deletions,
+    normal_address,
     outcomes,
     read_deletions,
     request_rows,

@@ -13,7 +13,7 @@ from stamm.corpus.charset import decode
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.extract import UnusablePageError, extract, letters_lost
-from stamm.corpus.language.declared import declared_language
+from stamm.corpus.language.codes import declared_language
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.tables import read_parts
 from tests.unit.small_corpus import build_corpus
@@ -232,7 +232,7 @@ def test_pages_that_lose_much_of_their_text_are_counted(
     rows = sorted(read_parts(folder, "ledger"), key=lambda row: str(row["url"]))
     assert [row["decision"] for row in rows] == ["kept", "kept"]
     assert rows[0]["letters_lost"] == 0 and rows[1]["letters_lost"] > 0.8
-    manifest = json.loads((tmp_path / "screened" / "manifests" / "00000.json").read_text())
+    manifest = json.loads((tmp_path / "filtered" / "manifests" / "00000.json").read_text())
     assert (manifest["facts"]["pages"], manifest["facts"]["lossy_pages"]) == (2, 1)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["letters_lost"]["pages"] == 2

@@ -13,10 +13,10 @@ import pytest
 from corpus_inputs import page, warc_response
 
 from stamm.base.errors import DataError
+from stamm.corpus.documents import OPT_OUT_FIELD, InputRecord, UnreadableRecord
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.rows import FieldUse
-from stamm.corpus.records import OPT_OUT_FIELD, InputRecord, UnreadableRecord
 
 TEXT = "This is the text of a document."
 

@@ -14,17 +14,16 @@ import pytest
 
 from stamm.base.errors import RunError
 from stamm.base.files import atomic
-from stamm.corpus.ledger import DOCUMENTS_SCHEMA
-from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.config import PackConfig
 from stamm.corpus.pack_job import pack
 from stamm.corpus.query import opened
-from stamm.corpus.tables import part, write_rows
+from stamm.corpus.tables import DOCUMENTS_SCHEMA, part, write_rows
 from stamm.corpus.tokenize_job import tokenize
 from stamm.corpus.tokenizer.config import TokenizeConfig, TokenizerConfig
-from stamm.corpus.tokenizer.tokenizer import FILE
-from stamm.corpus.tokenizer.training import train_tokenizer_on
+from stamm.corpus.tokenizer.tekken import train_tokenizer_on
 from stamm.runs.executors import LocalExecutor
 from stamm.runs.job import Workspace
+from stamm.tokenizer.tokenizer import FILE
 
 TOLD = r"no space left to write .*: .* free there"
 LARGE = "select sha256(i::varchar) as hash from range({count}) t(i)"

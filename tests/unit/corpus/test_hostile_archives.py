@@ -12,9 +12,9 @@ import pytest
 from corpus_inputs import page, warc_response
 
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
+from stamm.corpus.documents import InputRecord, UnreadableRecord
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.warc import archived_robots, read_archive
-from stamm.corpus.records import InputRecord, UnreadableRecord
 
 LIMITS = ReadLimits()
 GOOD = warc_response("https://good.example/1", page("A good page."))

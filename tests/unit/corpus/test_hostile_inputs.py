@@ -198,7 +198,11 @@ def test_names_and_fields_cannot_reach_out(
     assert all("\x1b" not in row["url"] and "\u202e" not in row["url"] for row in told)
     assert {row["reason"] for row in told} <= {"", "bad_url"}
     made = {p for p in tmp_path.rglob("*") if p.is_file()} - before
-    assert {p.relative_to(tmp_path).parts[0] for p in made} == {"screened", "decided", "corpus"}
+    assert {p.relative_to(tmp_path).parts[0] for p in made} == {
+        "filtered",
+        "global_filter",
+        "corpus",
+    }
 
 
 @pytest.mark.parametrize("columns", ["wrong", "none"])

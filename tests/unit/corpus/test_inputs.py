@@ -12,8 +12,7 @@ from stamm.base.console import NoProgress
 from stamm.base.errors import DataError
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.deletions import Deletions, read_deletions
-from stamm.corpus.demo import DEMO_INPUTS
-from stamm.corpus.inputs import expand, locate, shipped_files, skipped_files
+from stamm.corpus.inputs import DEMO_INPUTS, expand, locate, shipped_files, skipped_files
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
 from tests.unit.small_corpus import build_corpus

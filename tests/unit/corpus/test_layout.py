@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from stamm.corpus.config import CorpusConfig
+from stamm.corpus.config import CorpusConfig, PackConfig, SourceShare, Stage
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.pack_config import PackConfig, SourceShare, Stage
 from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.tables import read_parts
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.job import train_tokenizer
-from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.runs.job import Workspace
+from stamm.tokenizer.tokenizer import FILE
 from tests.unit.corpus.corpus_inputs import page, warc_response
 from tests.unit.small_corpus import build_corpus, pack_corpus
 

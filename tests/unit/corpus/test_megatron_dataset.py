@@ -130,9 +130,9 @@ def put(path: Path, at: int, data: bytes) -> None:
         (lambda f: put(f / "x.idx", 18, b"\xff" * 8), "its header declares"),
         (lambda f: put(f / "x.idx", 34, struct.pack("<i", -3)), "a sequence of -3 tokens"),
         (lambda f: put(f / "x.idx", 66, struct.pack("<q", 4)), "do not follow one another"),
-        (lambda f: put(f / "x.idx", 106, struct.pack("<q", 1)), "do not lead from sequence 0 to 6"),
-        (lambda f: put(f / "x.idx", 114, struct.pack("<q", 9)), "do not lead from sequence 0 to 6"),
-        (lambda f: put(f / "x.idx", 130, struct.pack("<q", 5)), "do not lead from sequence 0 to 6"),
+        (lambda f: put(f / "x.idx", 106, struct.pack("<q", 1)), "do not run from sequence 0 to 6"),
+        (lambda f: put(f / "x.idx", 114, struct.pack("<q", 9)), "do not run from sequence 0 to 6"),
+        (lambda f: put(f / "x.idx", 130, struct.pack("<q", 5)), "do not run from sequence 0 to 6"),
     ],
 )
 def test_damage_is_told(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:

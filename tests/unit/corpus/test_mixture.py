@@ -13,13 +13,12 @@ import pytest
 
 from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.ledger import DOCUMENTS_SCHEMA
-from stamm.corpus.pack_config import PackConfig, SourceShare, Stage
+from stamm.corpus.config import PackConfig, SourceShare, Stage
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.shuffle import verify
-from stamm.corpus.tables import write_rows
+from stamm.corpus.tables import DOCUMENTS_SCHEMA, write_rows
 from stamm.corpus.tokenizer.config import TokenizerConfig
-from stamm.corpus.tokenizer.training import train_tokenizer_on
+from stamm.corpus.tokenizer.tekken import train_tokenizer_on
 from stamm.runs.executors import LocalExecutor
 from tests.unit.small_corpus import pack_corpus
 

@@ -13,11 +13,17 @@ import zstandard
 from corpus_inputs import page, warc_record, warc_response
 
 from stamm.base.errors import DataError
+from stamm.corpus.documents import (
+    InputRecord,
+    UnreadableRecord,
+    clean_field,
+    content_id,
+    whole_text,
+)
 from stamm.corpus.inputs import locate, shipped_files
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.warc import archived_robots
-from stamm.corpus.records import InputRecord, UnreadableRecord, clean_field, content_id, whole_text
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 
 LIMITS = ReadLimits()

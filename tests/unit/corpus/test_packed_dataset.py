@@ -15,16 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
-from stamm.corpus.ledger import DOCUMENTS_SCHEMA
-from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.config import PackConfig
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.shards import open_shard, type_code, write_shard
 from stamm.corpus.shuffle import verify
-from stamm.corpus.special_tokens import BEGIN_ID, END_ID
-from stamm.corpus.tables import write_rows
+from stamm.corpus.tables import DOCUMENTS_SCHEMA, write_rows
 from stamm.corpus.tokenizer.config import TokenizerConfig
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.corpus.tokenizer.training import train_tokenizer_on
+from stamm.corpus.tokenizer.tekken import train_tokenizer_on
+from stamm.tokenizer.special_tokens import BEGIN_ID, END_ID
+from stamm.tokenizer.tokenizer import Tokenizer
 from tests.unit.small_corpus import pack_corpus
 
 TEXTS = {f"id{i:02d}": f"Document {i} says {'word ' * (i % 7)}and ends." for i in range(40)}

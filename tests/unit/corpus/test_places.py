@@ -11,8 +11,8 @@ import pytest
 from stamm.corpus.config import CorpusConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
+from stamm.corpus.steps import corpus_steps
 from stamm.corpus.tables import read_parts
-from stamm.recipes.corpus_steps import corpus_steps
 from tests.unit.small_corpus import build_corpus
 
 ROWS = [
@@ -76,6 +76,6 @@ def test_everything_that_a_screen_reads_is_part_of_its_identity(
         contamination=ContaminationConfig(sets=sets),
         toxicity_classifier=str(head),
     )
-    (screen,) = [step for step in corpus_steps(config) if step.name == "screen"]
+    (screen,) = [step for step in corpus_steps(config) if step.name == "filter"]
     assert {str(source), str(evaluation), f"{head}/classifier.json"} < set(screen.external)
     assert f"{head}/weights.safetensors" in screen.external

@@ -13,12 +13,16 @@ from finished_corpus import Finished, left, rows, snapshot, withdrawn
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json, write_json
-from stamm.corpus.canaries.config import CanariesConfig, ProbesConfig
-from stamm.corpus.ledger import DOCUMENTS_SCHEMA
-from stamm.corpus.opt_out_config import ReplayConfig
-from stamm.corpus.pack_config import PackConfig, SourceShare, Stage
+from stamm.corpus.config import (
+    CanariesConfig,
+    PackConfig,
+    ProbesConfig,
+    ReplayConfig,
+    SourceShare,
+    Stage,
+)
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.tables import read_parts, read_rows, write_rows
+from stamm.corpus.tables import DOCUMENTS_SCHEMA, read_parts, read_rows, write_rows
 from stamm.recipes.replay import ReplayRecipe
 from stamm.runs.run import Run
 
@@ -263,7 +267,7 @@ def test_only_a_finished_corpus_that_nobody_works_in_is_replayed(
         refused("another process uses it")
     before = sorted(path.name for path in finished.run.iterdir())
     steps = recipe.steps(tmp_path / "again")
-    assert [step.name for step in steps][:4] == ["replay", "tokenizer", "retake", "pack"]
+    assert [step.name for step in steps][:4] == ["replay", "tokenizer", "reuse_tokens", "pack"]
     assert sorted(path.name for path in finished.run.iterdir()) == before
     (finished.run / "pack" / "manifest.json").unlink()
     refused(r"pack/manifest\.json is missing")

@@ -17,11 +17,11 @@ import zstandard
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.config import FilterConfig
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.filter_job import screen_inputs
+from stamm.corpus.documents import InputRecord, UnreadableRecord
+from stamm.corpus.filter_job import filter_inputs
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import InputRecord, UnreadableRecord
 from stamm.corpus.tables import parts, read_rows
 from stamm.runs.job import Workspace
 
@@ -233,7 +233,7 @@ def test_a_screen_takes_repositories_by_their_licences(tmp_path: Path) -> None:
         language=None,
     )
     (tmp_path / "out").mkdir()
-    screen_inputs(config, Workspace(folder=tmp_path / "out"))
+    filter_inputs(config, Workspace(folder=tmp_path / "out"))
     rows = [row for part in parts(tmp_path / "out", "ledger") for row in read_rows(part)]
     told = {r["path"].removeprefix("stamm-1/"): (r["reason"], r["licence_basis"]) for r in rows}
     assert told == {

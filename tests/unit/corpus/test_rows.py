@@ -18,12 +18,11 @@ import pytest
 
 from stamm.base.errors import DataError, RunError
 from stamm.corpus.config import CorpusConfig
-from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.consent.signals_config import SignalsConfig
+from stamm.corpus.consent.config import ConsentConfig, SignalsConfig
+from stamm.corpus.documents import InputRecord, UnreadableRecord
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.rows import LOOKS_LIKE_URL, FieldUse, field_lines, summed_fields
-from stamm.corpus.records import InputRecord, UnreadableRecord
 
 Row = dict[str, Any]
 Writer = Callable[..., str]

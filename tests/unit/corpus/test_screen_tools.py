@@ -15,19 +15,17 @@ from corpus_inputs import page, warc_response
 
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.canaries.config import CanariesConfig, ProbesConfig
-from stamm.corpus.classifiers.calibration import CalibrationCurve
-from stamm.corpus.classifiers.classifier import ANY, TextClassifier, quantize
+from stamm.corpus.classifiers.classifier import ANY, CalibrationCurve, TextClassifier, quantize
 from stamm.corpus.classifiers.config import FeatureConfig, ThresholdConfig
 from stamm.corpus.classifiers.features import hash_ngrams, padded_block
-from stamm.corpus.config import CorpusConfig
+from stamm.corpus.config import CanariesConfig, CorpusConfig, ProbesConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
-from stamm.corpus.filter_job import screen_inputs
+from stamm.corpus.filter_job import filter_inputs
 from stamm.corpus.language.config import LanguageConfig
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.quality.config import QualityConfig
-from stamm.recipes.corpus_steps import corpus_steps
+from stamm.corpus.steps import corpus_steps
 from stamm.runs.job import Workspace
 
 OPEN = ConsentConfig(unknown_host="allow")
@@ -174,13 +172,13 @@ def test_items_that_cannot_be_found_are_told(
     sets = (EvaluationSet(name="birds", file=str(tmp_path / "set.jsonl"), id=""),)
     name = write_jsonl(*rows(GERMAN))
     config = replace(PLAIN, inputs=(name,), contamination=ContaminationConfig(sets=sets))
-    (tmp_path / "screened").mkdir()
-    screen_inputs(config.filter_config, Workspace(folder=tmp_path / "screened", progress=Ears()))
+    (tmp_path / "filtered").mkdir()
+    filter_inputs(config.filter_config, Workspace(folder=tmp_path / "filtered", progress=Ears()))
     assert told == [
         "evaluation set 'birds': 2 of 2 items cannot be found, because all their texts are too "
         "short"
     ]
-    assert (tmp_path / "screened" / "contamination" / "coverage.json").is_file()
+    assert (tmp_path / "filtered" / "contamination" / "coverage.json").is_file()
 
 
 def head(folder: Path, letter: str) -> Path:

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.canaries.config import ProbesConfig
-from stamm.corpus.canaries.probes import passages, plan_probes
-from stamm.corpus.config import CorpusConfig
-from stamm.corpus.held_out import count_held_out
+from stamm.corpus.canaries.job import passages, plan_probes
+from stamm.corpus.config import CorpusConfig, ProbesConfig
+from stamm.corpus.ledger import count_held_out
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 

@@ -9,9 +9,9 @@ from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.decision import ConsentResolver
 from stamm.corpus.consent.policies import robots_source
 from stamm.corpus.consent.robots import RobotsAnswer
-from stamm.reports.corpus_record import read_corpus
-from stamm.reports.corpus_tables import corpus_sentences
-from stamm.runs.schemas.corpus import AbsoluteRules
+from stamm.corpus.page.record import read_corpus
+from stamm.corpus.page.result import corpus_sentences
+from stamm.corpus.records import AbsoluteRules
 from tests.unit.corpus.transparency.ledgers import dropped, kept, write_corpus
 
 
@@ -36,7 +36,7 @@ def test_documents_under_rules_written_as_absolute_urls_are_counted(tmp_path: Pa
     folder = write_corpus(tmp_path / "corpus", rows)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["absolute_rules"] == {"documents": 3, "hosts": 2}
-    corpus = read_corpus(folder)
+    corpus = read_corpus(tmp_path)
     assert corpus is not None and corpus.summary.absolute_rules == AbsoluteRules(
         documents=3, hosts=2
     )
@@ -53,7 +53,8 @@ def test_a_page_counts_the_documents_whose_terms_of_use_were_not_read(tmp_path: 
         dropped("unread_terms", host="y.org", unread_terms=named),
         kept(host="z.org"),
     ]
-    corpus = read_corpus(write_corpus(tmp_path / "corpus", rows))
+    write_corpus(tmp_path / "corpus", rows)
+    corpus = read_corpus(tmp_path)
     assert corpus is not None
     (_, said) = corpus_sentences(corpus)
     assert said.startswith("2 websites (3 documents) name terms of use that were not read")
@@ -72,7 +73,7 @@ def test_documents_without_a_host_are_not_those_of_a_host_called_none(tmp_path: 
         "none": {"kept": 3, "dropped": 1},
         "": {"kept": 2, "dropped": 1},
     }
-    corpus = read_corpus(folder)
+    corpus = read_corpus(tmp_path)
     assert corpus is not None
     told = {host.name: host for host in corpus.hosts}
     assert (told["none"].agents, told["none"].robots_read) == ("GPTBot", "2024-05-06")

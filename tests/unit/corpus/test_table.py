@@ -11,9 +11,9 @@ import pytest
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file, write_json
 from stamm.base.receipts import seal
+from stamm.corpus.documents import InputRecord, UnreadableRecord
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import InputRecord, UnreadableRecord
 
 TABLE = pa.table(
     {

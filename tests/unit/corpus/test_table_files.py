@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from stamm.corpus import tables
+from stamm.corpus.documents import InputRecord
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import InputRecord
 from stamm.corpus.tables import read_rows, write_rows
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("key", pa.binary())])

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from stamm.corpus.config import CorpusConfig
-from stamm.corpus.filter_job import screen_batch
+from stamm.corpus.documents import InputRecord, UnreadableRecord
+from stamm.corpus.filter_job import filter_batch
 from stamm.corpus.inputs import expand
+from stamm.corpus.ledger import reason_text
 from stamm.corpus.limits import ReadLimits
-from stamm.corpus.readers.open import read_input
-from stamm.corpus.readers.text import PART_BYTES
-from stamm.corpus.reasons import reason_text
-from stamm.corpus.records import InputRecord, UnreadableRecord
+from stamm.corpus.readers.open import PART_BYTES, read_input
 from stamm.runs.job import Workspace
 
 LONG = "\n\n".join(f"Paragraph {n} of a wörk.\n" + "words and more words\n" * 90 for n in range(60))
@@ -114,7 +113,7 @@ def test_text_files_share_a_shard_in_their_order(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).write_text("")
     config = CorpusConfig(inputs=(str(tmp_path),))
-    shards = screen_batch(config, Workspace(folder=tmp_path, inputs={})).shards
+    shards = filter_batch(config, Workspace(folder=tmp_path, inputs={})).shards
     groups = [[Path(name).name for name in shard.extra["names"]] for shard in shards]
     assert groups == [["a.txt", "b.md"], ["c.jsonl"], ["d.txt"], ["e.jsonl"]]
     assert all(

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.special_tokens import (
+from stamm.corpus.tokenizer.config import TokenizerConfig
+from stamm.corpus.tokenizer.tekken import train_tokenizer_on
+from stamm.tokenizer.special_tokens import (
     BEGIN_ID,
     CARD_ID,
     EMAIL_ID,
@@ -30,9 +32,7 @@ from stamm.corpus.special_tokens import (
     PII_MARKERS,
     RESERVED_TOKENS,
 )
-from stamm.corpus.tokenizer.config import TokenizerConfig
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
-from stamm.corpus.tokenizer.training import train_tokenizer_on
+from stamm.tokenizer.tokenizer import Tokenizer
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog, said getHTTPResponse in 2024.",
@@ -165,7 +165,7 @@ def test_training_does_not_depend_on_threads_or_hash_seeds(threads: str) -> None
     code = (
         "import hashlib, json, sys\n"
         "from stamm.corpus.tokenizer.config import TokenizerConfig\n"
-        "from stamm.corpus.tokenizer.training import train_tokenizer_on\n"
+        "from stamm.corpus.tokenizer.tekken import train_tokenizer_on\n"
         "texts = json.load(sys.stdin)\n"
         "made = train_tokenizer_on(TokenizerConfig(vocab_size=520), texts)\n"
         "print(hashlib.sha256(made.encode()).hexdigest())\n"

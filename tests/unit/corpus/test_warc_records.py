@@ -11,10 +11,10 @@ import pytest
 from corpus_inputs import page, warc_record, warc_response
 
 from stamm.base.errors import DataError
+from stamm.corpus.documents import InputRecord, UnreadableRecord
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
 from stamm.corpus.readers.rows import FieldUse
-from stamm.corpus.records import InputRecord, UnreadableRecord
 
 PAGE, AFTER = page("The bridge."), page("The tunnel.")
 HTML, PLAIN = {"Content-Type": "text/html"}, {"Content-Type": "text/plain; charset=utf-8"}

@@ -64,13 +64,14 @@ class Packed(Objective):
         rows = self._share.rows(first, SEQUENCES // 2)
         part = slice(rows.start, rows.stop)
         tokens, document = self._tokens[part], self._document[part]
-        frequencies = self._decoder.model.frequencies
         found = self._decoder.losses(
             self._share.tokens(tokens[:, :-1]),
             self._share.tokens(tokens[:, 1:]),
             self._share.tokens(self._keep[part]),
             float(self._keep.sum()),
-            attention=self._share.attention_inputs(frequencies, document[:, :-1], self._dtype),
+            attention=self._share.attention_inputs(
+                self._decoder.model, document[:, :-1], self._dtype
+            ),
         )
         return StepLoss(found.loss, {"train/loss_nats": found.nll})
 

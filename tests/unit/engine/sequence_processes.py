@@ -53,7 +53,7 @@ def rewards(decoder: Decoder, share: SequenceShard, first: int, count: int) -> T
         share.tokens(tokens[rows.start : rows.stop, :-1]),
         share.tokens(answer),
         len(rows),
-        attention=share.attention_inputs(decoder.model.frequencies, document, torch.float32),
+        attention=share.attention_inputs(decoder.model, document, torch.float32),
     )
 
 
@@ -70,7 +70,7 @@ def log_probs(decoder: Decoder, share: SequenceShard, first: int, count: int) ->
         share.tokens(tokens[part, 1:]),
         share.tokens(completion),
         len(rows),
-        attention=share.attention_inputs(decoder.model.frequencies, document, torch.float32),
+        attention=share.attention_inputs(decoder.model, document, torch.float32),
     )
 
 

@@ -10,7 +10,6 @@ import torch.distributed._functional_collectives as collectives
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-import stamm
 from stamm.activations.module import build_activation
 from stamm.base.errors import ConfigError, RunError
 from stamm.engine import coordinator, parallel
@@ -34,7 +33,7 @@ def test_the_code_that_processes_compare_is_all_that_trains(
 ) -> None:
     file = tmp_path / folder / "job.py"
     file.parent.mkdir(parents=True)
-    monkeypatch.setattr(stamm, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr("stamm.runs.sharded_job.PACKAGE", tmp_path)
     found = set()
     for text in ("loss = 1", "loss = 2"):
         file.write_text(text)

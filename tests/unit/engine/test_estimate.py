@@ -276,7 +276,7 @@ def _kept_bytes(
     if kernel == "fused" and unavailable_reason():
         pytest.skip("nothing can be compiled here")
     dtype = decoder.lm_head.weight.dtype
-    seen = attention_inputs(decoder.model.frequencies, context, document, dtype, kernel=kernel)
+    seen = attention_inputs(decoder.model, context, document, dtype, kernel=kernel)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         nll_per_kept_token(
             decoder.model(tokens, attention=seen).flatten(0, 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from stamm.align.training.answer_objective import AnswerObjective
+from stamm.align.training.objectives import AnswerObjective
 from stamm.engine.config import StopOnNonfinite
 from stamm.engine.spike_detection import SpikeDetector
 

@@ -21,7 +21,7 @@ from stamm.models.config import BlockDense, DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.serialization import save_decoder
 from stamm.runs.model_outputs import weights_sha256
-from stamm.runs.schemas.run import ConfigFile
+from stamm.runs.records import ConfigFile
 
 CPU = DistributedContext(torch.device("cpu"))
 MODEL = DecoderConfig(vocab_size=61, d_model=32, num_layers=2, ffn=PlainFFN(width=48))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import signal
@@ -16,14 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.exc import TorchDynamoException
 
-from stamm.base.config import from_plain
 from stamm.base.console import NoProgress
 from stamm.base.errors import DataError, RunError, StoppedError
 from stamm.base.files import read_json
 from stamm.engine.compile import compile_layers
 from stamm.engine.config import EngineConfig, RollBackAndSkip, SkipUpdate, StopOnNonfinite
 from stamm.engine.distributed import DistributedContext
-from stamm.engine.events import Events
 from stamm.engine.micro_batches import GradientAccumulator
 from stamm.engine.objective import MicroBatch, MicroBatches, Objective, StepLoss
 from stamm.engine.preemption import PreemptionHandler
@@ -388,17 +385,20 @@ def test_a_failed_compilation_is_one_clear_error(
         _run(tmp_path)
 
 
-def test_names_of_version_0_1_are_still_read(tmp_path: Path) -> None:
-    """Configuration keys, policies and events of a run made before they were renamed."""
-    policy = {"kind": "RollBack", "window": 64, "deviations": 8.0, "passed_over": 3, "at_most": 10}
-    plain = {"bad_losses": policy, "recompute": "layers", "background_saves": True}
-    assert from_plain(EngineConfig, plain) == EngineConfig(
-        on_nonfinite=RollBackAndSkip(window=64, skipped_steps=3),
-        activation_checkpointing="layers",
-        async_checkpointing=True,
-    )
-    stored = {"event": "passed over", "step": 9, "why": "no number", "first": 8, "last": 9}
-    path = tmp_path / "events.json"
-    path.write_text(json.dumps({"schema": 1, "events": [stored]}))
-    events = Events(path)
-    assert events.skipped_steps() == {8, 9} and events.all[0]["why"] == "non-finite loss"
+def test_a_signal_that_ends_the_compiler_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A group of processes gets a signal together: a compilation that it ended has not failed."""
+
+    def ended(*_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise TorchDynamoException("CppCompileError: C++ compile error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_gradients", ended)
+        with pytest.raises(
+            StoppedError, match=r"SIGTERM.*compiled, in step 1.*to resume"
+        ) as caught:
+            _run(tmp_path)
+    assert caught.value.exit_code == 143
+    _run(tmp_path)

@@ -16,8 +16,6 @@ from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.base.files import write_json
 from stamm.base.schema import read_record
-from stamm.corpus.special_tokens import BEGIN_ID
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.evaluate import blimp, job
 from stamm.evaluate.blimp import (
     MinimalPair,
@@ -29,9 +27,11 @@ from stamm.evaluate.blimp import (
     summarize,
 )
 from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.records import BlimpFile
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
-from stamm.runs.schemas.evaluation import BlimpFile
+from stamm.tokenizer.special_tokens import BEGIN_ID
+from stamm.tokenizer.tokenizer import Tokenizer
 
 
 def pair(paradigm: str, field: str = "syntax") -> MinimalPair:

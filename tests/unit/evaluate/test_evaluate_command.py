@@ -19,17 +19,17 @@ from stamm.base.errors import RunError
 from stamm.base.files import read_json, write_json
 from stamm.base.receipts import is_covered
 from stamm.cli.main import main
-from stamm.cli.model_verbs import settings_of
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.sharded_optimizer import ShardedOptimizer
 from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.results import read_curves
 from stamm.models.config import DecoderConfig, GatedFFN
 from stamm.models.decoder import build_decoder
 from stamm.models.hub import HubSpecialIds, hub_config, hub_state
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.pretrain.config import PeriodicEvaluation, PretrainConfig
-from stamm.reports.results import read_measured
+from stamm.recipes.trained_models import settings_of
 from stamm.runs.command_receipts import writing_alone
 from stamm.runs.run import Run
 from tests.conftest import environment
@@ -113,6 +113,23 @@ def test_a_hugging_face_folder_is_evaluated_and_compared(
     assert "packed corpus" in capsys.readouterr().err
     assert main(["evaluate", "run", "--out", "x"]) == 1
     assert main(["evaluate", "nothing"]) == 1
+
+
+def test_two_models_that_would_share_a_folder_of_results_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in ("one", "two"):
+        (folder / place).mkdir()
+        other_model(folder / place / "same")
+    command = ["evaluate", "one/same", "--against", "two/same", "tasks=mine.jsonl", "threads=1"]
+    assert main(command) == 1
+    assert "one/same and two/same would both write to evaluations/same" in capsys.readouterr().err
+    assert not (folder / "evaluations").exists()
+    assert main([*command, "--out", "mine", "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "evaluate one/same -> mine",
+        "evaluate two/same -> evaluations/same",
+    ]
 
 
 def test_answers_end_where_transformers_ends_them(
@@ -215,7 +232,7 @@ def test_every_checkpoint_is_evaluated_once(
     assert main(command) == 0
     assert (curves / "step-00000005" / "mine.json").stat().st_mtime_ns == written
     assert (curves / "step-00000010" / "mine.json").is_file()
-    assert [step for step, _ in read_measured(folder / "run").curves] == [5, 10]
+    assert [step for step, _ in read_curves(folder / "run" / "curves")] == [5, 10]
     shutil.rmtree(folder / "run" / "checkpoints")
     assert main(command) == 1
     assert "holds no checkpoints" in capsys.readouterr().err
@@ -297,6 +314,6 @@ def test_evaluation_during_training_is_not_taken_for_the_settings_of_the_verb(
     """A recipe that is one training job has the key `evaluate`, too."""
     during = to_plain(PretrainConfig(model=DecoderConfig(), evaluate=PeriodicEvaluation(every=5)))
     write_json(tmp_path / "config.json", {"config": during})
-    assert settings_of(tmp_path, "evaluate") == EvaluateConfig()
+    assert settings_of(tmp_path, "evaluate", EvaluateConfig) == EvaluateConfig()
     write_json(tmp_path / "config.json", {"config": {"evaluate": {"shots": 2}}})
-    assert settings_of(tmp_path, "evaluate") == EvaluateConfig(shots=2)
+    assert settings_of(tmp_path, "evaluate", EvaluateConfig) == EvaluateConfig(shots=2)

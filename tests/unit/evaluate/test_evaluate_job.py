@@ -12,10 +12,10 @@ from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file, write_json
 from stamm.evaluate import job
 from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.results import read_held_out
 from stamm.models.decoder import build_decoder
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.recipes.run_folder import open_run
-from stamm.reports.results import read_measured
 from stamm.runs.job import Workspace
 
 CONFIG = EvaluateConfig(tasks=("held_out",), threads=1)
@@ -35,14 +35,14 @@ def test_results_of_other_weights_are_kept_beside(inputs: dict[str, Path], tmp_p
     save_decoder(build_decoder(load_decoder(model).config, seed=9), model)
     write_json(tmp_path / "config.json", {})
     with pytest.raises(DataError, match=rf"held_out\.json was made from .* {before[:12]}, and"):
-        read_measured(tmp_path)
+        read_held_out(tmp_path)
     with pytest.raises(DataError, match=rf"held_out\.json was made from .* {before[:12]}, and"):
         open_run(tmp_path).result("evaluate/held_out.json")
     job.run(CONFIG, workspace)
     aside = tmp_path / f"evaluate-{before[:8]}"
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == first
     assert read_json(out / "held_out.json")["model_sha256"] != before
-    assert read_measured(tmp_path).held_out is not None
+    assert read_held_out(tmp_path) is not None
 
 
 def test_a_diverged_model_is_not_measured(inputs: dict[str, Path], tmp_path: Path) -> None:

@@ -14,16 +14,16 @@ import pytest
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
-from stamm.base.student_t import t_quantile
 from stamm.evaluate import blind, file_task, job
 from stamm.evaluate.config import EvaluateConfig, shipped_tasks, task_inputs
 from stamm.evaluate.file_task import is_right
 from stamm.evaluate.items import COPY, RejectedRow, TaskItem, choose_examples, read_items
 from stamm.evaluate.scoring import loglikelihood
 from stamm.evaluate.task_file import METRICS, TaskDescription, open_task
-from stamm.evaluate.text_model import load_tokenizer, text_model
+from stamm.models.loading import with_tokenizer
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
+from stamm.statistics.student_t import t_quantile
 
 SHIPPED = {"svamp": 1000, "xcopa_slice": 550}
 ASKED = {"kind": "multiple_choice", "context": "{question}", "answer": "label"}
@@ -66,8 +66,7 @@ def test_a_users_file_of_three_lines_is_scored(inputs: dict[str, Path], tmp_path
     assert set(result["metrics"]) == set(METRICS["multiple_choice"])
     assert result["metrics"]["acc"]["chance"] == pytest.approx((3 / 2 + 1 / 3) / 4)
     assert result["groups"]["language"]["de"]["items"] == 2
-    tokenizer = load_tokenizer(inputs["tokenizer"])
-    model = text_model(load_decoder(inputs["model"]), tokenizer, inputs["tokenizer"], "")
+    model = with_tokenizer(load_decoder(inputs["model"]), inputs["tokenizer"])
     for line, row in zip(lines_of(out / "my_task_items.jsonl"), ROWS, strict=True):
         pairs = [(row["question"], " " + choice) for choice in row["choices"]]
         expected = [log_prob for log_prob, _ in loglikelihood(model, pairs, 1000)]
@@ -652,8 +651,7 @@ def test_a_blank_in_the_context_is_scored_by_what_follows_it(
     out = evaluate(inputs, tmp_path / "out", tasks=(write(tmp_path / "blank.jsonl", rows, header),))
     first, second, third = lines_of(out / "blank_items.jsonl")
     assert third["rejected"] == "nothing follows '_'"
-    tokenizer = load_tokenizer(inputs["tokenizer"])
-    model = text_model(load_decoder(inputs["model"]), tokenizer, inputs["tokenizer"], "")
+    model = with_tokenizer(load_decoder(inputs["model"]), inputs["tokenizer"])
     filled = [("The river", " is wide."), ("The tree", " is wide.")]
     filled += [("The road was", " long and"), ("The road is", " long and")]
     expected = [log_prob for log_prob, _ in loglikelihood(model, filled, 1000)]

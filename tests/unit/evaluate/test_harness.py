@@ -19,7 +19,7 @@ from stamm.base.files import read_json
 from stamm.evaluate import job
 from stamm.evaluate.config import EvaluateConfig, task_inputs
 from stamm.evaluate.harness_task import YAML_KEYS, _check_yaml
-from stamm.reports.task_comparison import compare_folders
+from stamm.evaluate.task_comparison import compare_folders
 from stamm.runs.job import Workspace
 
 ROWS = [
@@ -371,12 +371,11 @@ def test_log_likelihoods_are_those_of_the_harness_own_model(
 ) -> None:
     """lm_eval's `hf` model on the exported folder, in a process of its own."""
     from stamm.evaluate.harness_model import HarnessModel
-    from stamm.evaluate.text_model import load_tokenizer, text_model
     from stamm.export.transformers_target import TransformersTarget
+    from stamm.models.loading import with_tokenizer
     from stamm.models.serialization import load_decoder
 
     decoder = load_decoder(inputs["model"])
-    tokenizer = load_tokenizer(inputs["tokenizer"])
     folder = tmp_path / "exported"
     folder.mkdir()
     TransformersTarget().write(folder, decoder, inputs["tokenizer"] / "tokenizer.json")
@@ -395,7 +394,7 @@ print("RESULT", json.dumps([score for score, _ in model.loglikelihood(asked)]))
     )
     assert done.returncode == 0, done.stderr[-2000:]
     theirs = json.loads(done.stdout.partition("RESULT ")[2])
-    model = HarnessModel(text_model(decoder, tokenizer, inputs["tokenizer"], ""), 1000)
+    model = HarnessModel(with_tokenizer(decoder, inputs["tokenizer"]), 1000)
     requests = [type("Request", (), {"args": pair})() for pair in pairs]
     ours = [score for score, _ in model.loglikelihood(requests)]
     assert ours == pytest.approx(theirs, rel=1e-5)

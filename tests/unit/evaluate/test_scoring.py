@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.special_tokens import BEGIN_ID, END_ID
 from stamm.evaluate import scoring
 from stamm.evaluate.scoring import (
     ScoringRequest,
@@ -19,11 +18,12 @@ from stamm.evaluate.scoring import (
     loglikelihood_rolling,
     score_questions,
 )
-from stamm.evaluate.text_model import TextModel, load_tokenizer, text_model
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.determinism import set_determinism
+from stamm.models.loading import OpenModel, with_tokenizer
 from stamm.models.serialization import load_decoder
+from stamm.tokenizer.special_tokens import BEGIN_ID, END_ID
 
 
 def decoder() -> Decoder:
@@ -54,9 +54,8 @@ def by_definition(model: Decoder, context: list[int], y: list[int]) -> tuple[flo
 
 
 @pytest.fixture
-def read(inputs: dict[str, Path]) -> TextModel:
-    tokenizer = load_tokenizer(inputs["tokenizer"])
-    return text_model(load_decoder(inputs["model"]), tokenizer, inputs["tokenizer"], "sha")
+def read(inputs: dict[str, Path]) -> OpenModel:
+    return with_tokenizer(load_decoder(inputs["model"]), inputs["tokenizer"], "sha")
 
 
 @pytest.mark.parametrize("common", [0, 20])
@@ -122,7 +121,7 @@ def test_a_context_is_cut_on_the_left_for_each_continuation() -> None:
         score_questions(model, [ScoringRequest([1], [[]])], 100)
 
 
-def test_the_boundary_is_that_of_the_harness(read: TextModel) -> None:
+def test_the_boundary_is_that_of_the_harness(read: OpenModel) -> None:
     encode = read.tokenizer.encode
     first, rest = read.encode_pair("The river is ", "wide")
     assert first == [1, *encode("The river is")]
@@ -145,7 +144,7 @@ def test_the_boundary_is_that_of_the_harness(read: TextModel) -> None:
     assert 2 not in read.encode_pair("a</s>", "<s>b</s>")[1]
 
 
-def test_pairs_of_one_context_are_scored_like_any_other(read: TextModel) -> None:
+def test_pairs_of_one_context_are_scored_like_any_other(read: OpenModel) -> None:
     pairs = [
         ("The river", " is wide."),
         ("The river", " is"),
@@ -159,7 +158,7 @@ def test_pairs_of_one_context_are_scored_like_any_other(read: TextModel) -> None
         assert (log_prob, greedy) == (pytest.approx(expected[0], rel=1e-5), expected[1])
 
 
-def test_a_rolling_log_likelihood_counts_every_token_once(read: TextModel) -> None:
+def test_a_rolling_log_likelihood_counts_every_token_once(read: OpenModel) -> None:
     text = "The river is wide and the road is long. " * 12
     ids, limit = read.context_ids(text), read.decoder.config.max_context
     assert len(ids) > 2 * limit
@@ -177,7 +176,7 @@ def test_a_rolling_log_likelihood_counts_every_token_once(read: TextModel) -> No
     assert found[2] == pytest.approx(by_definition(read.decoder, ids[:1], ids[1:])[0], rel=1e-5)
 
 
-def test_the_harness_form_scores_what_the_tokenizer_adds(read: TextModel) -> None:
+def test_the_harness_form_scores_what_the_tokenizer_adds(read: OpenModel) -> None:
     text = "The river is wide."
     ids = [BEGIN_ID, *read.tokenizer.encode(text)]
     (expected,) = score_questions(read.decoder, [ScoringRequest([BEGIN_ID], [ids])], 300)[0]
@@ -191,7 +190,7 @@ def test_the_harness_form_scores_what_the_tokenizer_adds(read: TextModel) -> Non
 
 
 def test_control_tokens_are_no_part_of_a_completion(
-    read: TextModel, monkeypatch: pytest.MonkeyPatch
+    read: OpenModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [BEGIN_ID, *read.tokenizer.encode("a"), BEGIN_ID, *read.tokenizer.encode("b"), END_ID]
     done = SimpleNamespace(request=0, tokens=ids, stopped=True)
@@ -199,7 +198,7 @@ def test_control_tokens_are_no_part_of_a_completion(
     assert generate_until(read, [[BEGIN_ID]], (), 8) == ["ab"]
 
 
-def test_completions_end_at_a_text_and_fit_into_the_context(read: TextModel) -> None:
+def test_completions_end_at_a_text_and_fit_into_the_context(read: OpenModel) -> None:
     prompt = read.context_ids("The river")
     (whole,) = generate_until(read, [prompt], [], 12)
     assert len(whole) > 3

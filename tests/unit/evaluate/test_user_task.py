@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,15 +10,18 @@ import pytest
 
 from stamm.base.errors import ConfigError
 from stamm.base.files import read_json
+from stamm.base.schema import read_record
 from stamm.cli.main import main
-from stamm.evaluate import job
+from stamm.evaluate import blimp, job
 from stamm.evaluate.config import BUILT_IN_TASKS, EvaluateConfig
+from stamm.evaluate.records import BlimpFile
 from stamm.evaluate.registry import TASKS, load_tasks
+from stamm.evaluate.results import read_task_files
 from stamm.evaluate.task import EvaluationTask, TaskMetric, mean_metric
+from stamm.evaluate.task_results import task_table
+from stamm.models.serialization import load_decoder, save_decoder
+from stamm.pages.figure import DataTable
 from stamm.recipes.demo import demo
-from stamm.reports.figure import DataTable
-from stamm.reports.results import read_task_files
-from stamm.reports.task_results import task_table
 from stamm.runs.job import Workspace
 from tests.unit.tutorials import tutorial_file, working_folder
 
@@ -118,6 +122,121 @@ def test_errors_name_the_file_and_keep_earlier_results(
     with pytest.raises(ConfigError, match=said):
         job.run(config, Workspace(folder=out, inputs=inputs))
     assert list(out.iterdir()) == []
+
+
+def moved_blimp(folder: Path, *changes: tuple[str, str]) -> str:
+    """The reference of the built-in BLiMP task as a user's, under another name."""
+    text = inspect.getsource(blimp)
+    for old, new in (('name = "blimp"', 'name = "moved"'), *changes):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (folder / "mine.py").write_text(text, encoding="utf-8")
+    return f"{folder}/mine.py:BlimpTask"
+
+
+def test_the_built_in_blimp_in_a_file_of_the_users_writes_the_same_records(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "evaluate"
+    out.mkdir()
+    usual = EvaluateConfig(tasks=("blimp", moved_blimp(tmp_path)), blimp_pairs_per_paradigm=2)
+    config = replace(usual, blimp_pairs_per_paradigm=1)
+    workspace = Workspace(folder=out, inputs=inputs)
+    for settings in (usual, config):  # other settings than the usual are in the name of the files
+        job.run(settings, workspace, usual)
+    for end in (".json", "_pairs.jsonl", "_pairs1.json", "_pairs1_pairs.jsonl"):
+        ours, theirs = ((out / f"{name}{end}").read_text() for name in ("blimp", "moved"))
+        assert ours.replace('"task": "blimp', '"task": "moved') == theirs
+    assert read_record(BlimpFile, out / "moved_pairs1.json").pairs == 67
+    with pytest.raises(ConfigError, match="limit = 5 is for tasks from files, and moved has none"):
+        job.run(replace(config, tasks=config.tasks[1:], limit=5), workspace)
+    with pytest.raises(ConfigError, match="overlap = 9, and moved has no windows"):
+        job.run(replace(config, tasks=config.tasks[1:], overlap=9), workspace, usual)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"accuracy": accuracy,', '"accuracy": accuracy, "more": 1,', "more"),
+        (
+            "return changed_name(self.name, ",
+            'return "../" + changed_name(self.name, ',
+            "BlimpTask.result_name returned '../moved', which cannot name result files",
+        ),
+        (
+            "return changed_name(self.name, ",
+            'return changed_name("held_out", ',
+            "returned 'held_out', which cannot name result files of moved",
+        ),
+        ('return ("blimp_pairs_per_paradigm",)', "return 1 / 0", r"ZeroDivisionError.*mine\.py"),
+    ],
+    ids=["record", "name of files", "name of another's files", "settings"],
+)
+def test_a_task_with_a_record_and_settings_is_checked(
+    inputs: dict[str, Path], tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    config = EvaluateConfig(tasks=(moved_blimp(tmp_path, (old, new)),), blimp_pairs_per_paradigm=1)
+    with pytest.raises(ConfigError, match=said):
+        job.run(config, Workspace(folder=tmp_path, inputs=inputs))
+    assert not list(tmp_path.glob("*.json"))
+
+
+IDENTIFIED = """
+from stamm.evaluate.task import TaskResult, mean_metric
+class Mine:
+    name = "mine"
+    def identity(self, context):
+        return "{identity}" + context.model.sha256
+    def run(self, model, tokenizer, context):
+        with open(__file__ + ".runs", "a") as file:
+            file.write("x")
+        return TaskResult(
+            metrics={{"x": mean_metric([0.0, 1.0])}}, num_items=2, items=[{{"x": 0}}, {{"x": 1}}],
+            details={{"identity": self.identity(context)}},
+        )
+"""
+
+
+def test_a_task_with_an_identity_is_repeated_only_where_it_changed(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    mine, runs = tmp_path / "mine.py", tmp_path / "mine.py.runs"
+    for identity, expected in (("a", "x"), ("a", "x"), ("b", "xx")):
+        mine.write_text(IDENTIFIED.format(identity=identity), encoding="utf-8")
+        config = EvaluateConfig(tasks=(f"{mine}:Mine",))
+        job.run(config, Workspace(folder=tmp_path, inputs=inputs))
+        assert runs.read_text() == expected
+
+
+def test_two_tasks_that_would_write_one_file_are_refused(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "other.py").write_text(TASK.format(name="moved_x", body="return None"))
+    moved = moved_blimp(
+        tmp_path, ("return changed_name(self.name, ", "return changed_name('moved_x', ")
+    )
+    config = EvaluateConfig(tasks=(moved, f"{tmp_path}/other.py:Mine"))
+    with pytest.raises(ConfigError, match=r"two tasks would write moved_x\.json"):
+        job.run(config, Workspace(folder=tmp_path, inputs=inputs))
+
+
+def test_results_of_other_weights_are_made_again_whatever_the_identity(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    mine, out = tmp_path / "mine.py", tmp_path / "evaluate"
+    text = IDENTIFIED.format(identity="a").replace(" + context.model.sha256", "")
+    mine.write_text(text, encoding="utf-8")
+    out.mkdir()
+    config = EvaluateConfig(tasks=(f"{mine}:Mine",))
+    job.run(config, Workspace(folder=out, inputs=inputs))
+    other = tmp_path / "model"
+    decoder = load_decoder(inputs["model"])
+    for parameter in decoder.parameters():
+        parameter.data *= 0.5
+    save_decoder(decoder, other)
+    job.run(config, Workspace(folder=out, inputs={**inputs, "model": other}))
+    assert (out / "mine.json").is_file()
+    assert (tmp_path / "mine.py.runs").read_text() == "xx"
 
 
 def test_task_names_are_checked(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stamm.align.data.prepare_config import APERTUS_REFUSED
+from stamm.align.data.config import APERTUS_REFUSED
 from stamm.base.errors import DataError
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.export.alignment_card import alignment_section, alignment_summaries

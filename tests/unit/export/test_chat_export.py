@@ -13,18 +13,20 @@ from hypothesis import HealthCheck, given, settings
 
 from stamm.align.import_config import ImportConfig
 from stamm.align.import_job import run as import_model
-from stamm.align.model_source import find_model, load_chat_format, load_chat_model
 from stamm.base.errors import ExportError
 from stamm.base.files import read_json, write_json
 from stamm.chat.conversation import read_conversation, to_messages
 from stamm.chat.template_traits import PROBES
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.export import job, transformers_target
 from stamm.export.config import ExportConfig
 from stamm.export.gguf_target import GgufTarget
 from stamm.export.target import ExportOptions
+from stamm.export.transformers_target import open_tokenizer
+from stamm.models.hf_chat_format import folder_chat, load_chat_format
+from stamm.models.loading import open_model
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import write_chat_record
+from stamm.tokenizer.imported import ImportedTokenizer
 from tests.unit.align.test_import_job import ASKED, llama_folder
 from tests.unit.chat.conversations import messages
 from tests.unit.chat.imported_folders import (
@@ -89,7 +91,7 @@ def test_the_end_of_an_answer_ends_generation(exported: Path) -> None:
 
 
 def test_it_is_a_source_again(exported: Path, chat_inputs: dict[str, Path]) -> None:
-    again = load_chat_model(find_model(str(exported)))
+    again = open_model(exported, chat=True)
     assert again.chat.sha256 == load_chat_format(chat_inputs["tokenizer"]).sha256
 
 
@@ -126,9 +128,9 @@ def test_an_imported_model_keeps_its_template(tmp_path: Path) -> None:
     given = {"model": run / "model", "tokenizer": run / "tokenizer"}
     job.run(WITHOUT_TEXT, Workspace(folder=tmp_path / "out", inputs=given))
     folder = tmp_path / "out" / "transformers"
-    again = load_chat_model(find_model(str(folder)))
+    again = open_model(folder, chat=True)
     assert (again.chat.name, again.chat.sha256) == ("llama3", chat.sha256)
-    ours = load_chat_model(find_model(str(source)))
+    ours = open_model(source, chat=True)
     tokens = torch.tensor([again.chat.encode(ASKED, prompt=True).ids])
     with torch.no_grad():
         assert torch.equal(again.decoder(tokens), ours.decoder(tokens))
@@ -139,6 +141,17 @@ def test_an_imported_model_keeps_its_template(tmp_path: Path) -> None:
         shown, tokenize=True, return_dict=False, add_generation_prompt=True
     )
     assert list(found) == tokens[0].tolist()
+
+
+def test_a_token_that_only_the_template_writes_is_encoded_as_the_engine_does(
+    tmp_path: Path,
+) -> None:
+    folder = imported_folder(tmp_path / "tokenizer", TEMPLATES["thinking"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    text = "a <think> b"
+    theirs = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert open_tokenizer(folder / "tokenizer.json").encode(text) == theirs
+    assert folder_chat(folder)[0].encode(text) != theirs  # to `open_model` it is a control token
 
 
 @pytest.mark.parametrize("llama", [False, True])

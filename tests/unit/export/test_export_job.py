@@ -15,8 +15,6 @@ from safetensors.torch import load_file
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, ExportError, RunError
 from stamm.base.files import read_json, sha256_file
-from stamm.corpus.special_tokens import BEGIN_ID, PII_MARKERS
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export import job
 from stamm.export import transformers_target as written
 from stamm.export.config import ExportConfig
@@ -25,6 +23,8 @@ from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.hub import hub_state
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.runs.job import Workspace
+from stamm.tokenizer.special_tokens import BEGIN_ID, PII_MARKERS
+from stamm.tokenizer.tokenizer import Tokenizer
 
 CONFIG = ExportConfig(parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1)
 FILES = [

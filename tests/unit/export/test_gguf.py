@@ -14,15 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from stamm.align.model_source import load_chat_format
 from stamm.base.errors import ConfigError, ExportError, RunError
 from stamm.base.files import read_json, write_json
 from stamm.chat.conversation import Conversation, UserTurn, to_messages
 from stamm.chat.formats import chat_template
 from stamm.chat.template_sandbox import render_all
 from stamm.chat.template_traits import PROBES
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export import gguf_file, job, llama_cpp, parity
 from stamm.export.config import ExportConfig
 from stamm.export.gguf_import import GgufModel
@@ -31,14 +28,17 @@ from stamm.export.gguf_tokenizer import read_bpe
 from stamm.export.held_out import different_tokens
 from stamm.export.llama_cpp import LlamaCpp
 from stamm.export.parity import difference, random_tokens
+from stamm.export.records import TokenAgreement
 from stamm.export.runtime_support import gguf_reasons
 from stamm.export.target import ExportOptions, LoadedExport
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.hf_chat_format import load_chat_format
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import write_chat_record
-from stamm.runs.schemas.export import TokenAgreement
+from stamm.tokenizer.imported import ImportedTokenizer
+from stamm.tokenizer.tokenizer import Tokenizer
 from tests.conftest import environment
 from tests.unit.chat.imported_folders import CHATML, TODAY, apertus_folder, imported_folder
 

@@ -15,8 +15,6 @@ import torch
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
 from stamm.export.gguf_file import HF_TOKENIZER, write_gguf
 from stamm.export.gguf_import import GgufModel
 from stamm.export.gguf_reader import GgufReader
@@ -24,6 +22,8 @@ from stamm.export.gguf_tokenizer import GgufTokenizer, read_bpe
 from stamm.export.llama_cpp import LlamaCpp
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
+from stamm.tokenizer.imported import ImportedTokenizer
+from stamm.tokenizer.tokenizer import Tokenizer
 from tests.unit.export.test_gguf import LAYOUTS, SMALL, decoder_of
 
 TEXTS = (

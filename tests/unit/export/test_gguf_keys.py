@@ -13,11 +13,11 @@ import torch
 from gguf.constants import Keys
 
 from stamm.base.errors import DataError
-from stamm.corpus.tokenizer.imported import ImportedTokenizer
 from stamm.export.gguf_file import HF_TOKENIZER
 from stamm.export.gguf_import import GgufModel
 from stamm.export.gguf_keys import FILE_KEYS, architecture_keys, check_keys
 from stamm.export.llama_cpp import LlamaCpp
+from stamm.tokenizer.imported import ImportedTokenizer
 
 TOKENS = torch.arange(1, 24)[None]
 TEXT = "Über 1234 it's a test\n\n  x </s>"

@@ -10,10 +10,10 @@ import yaml  # type: ignore[import-untyped]  # its stubs are another package
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.export.card_table import LONGEST_TABLE
 from stamm.export.model_card import Origin, model_card, origin_of
+from stamm.export.records import LogitDifference
 from stamm.export.target import CardText
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
-from stamm.runs.schemas.export import LogitDifference
 
 CARD = CardText(library="transformers", architecture="ApertusForCausalLM", usage="from_pretrained")
 FOUND = [

@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 import torch
 
+from stamm.activations import Piece
 from stamm.activations.spec import Spec
 from stamm.base.errors import ConfigError
 from stamm.base.files import read_json
@@ -23,17 +24,28 @@ from stamm.export import job, onnx_graph
 from stamm.export.config import ExportConfig
 from stamm.export.onnx_target import OnnxRuntime, OnnxTarget
 from stamm.export.parity import difference, random_tokens
-from stamm.export.runtime_support import ONNX_GATED, ONNX_PLAIN, onnx_reasons
+from stamm.export.runtime_support import onnx_reasons
 from stamm.export.transformers_target import write_folder
-from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN
+from stamm.models.config import GatedFFN, Llama3Rope, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.hub import HubModel
 from stamm.runs.job import Workspace
 from tests.unit.export.test_gguf import SMALL, decoder_of
 
 FFNS = [
-    *(PlainFFN(width=48, activation=name) for name in ONNX_PLAIN),
-    *(GatedFFN(width=48, activation=name) for name in ONNX_GATED),
+    *(PlainFFN(width=48, activation=name) for name in ("xielu", "relu2", "relu", "gelu", "silu")),
+    *(GatedFFN(width=48, activation=name) for name in ("swiglu", "geglu", "reglu")),
+]
+TABLE = Spec(
+    name="table",
+    title="An integral that is a table",
+    pieces=(Piece(where="all x", formula="exp(-x**4/8)"),),
+    source="",
+)
+# Activations that transformers does not have: trained parameters, erf, atan2, powers, a table.
+OWN = [
+    *(PlainFFN(width=48, activation=spec) for spec in ("mish", "xgelu", "xatlu", "velu", TABLE)),
+    *(GatedFFN(width=48, activation=spec) for spec in ("xatlu_glu", "xswiglu")),
 ]
 
 
@@ -57,7 +69,7 @@ def test_an_export_passes_its_gates(inputs: dict[str, Path], tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ffn", FFNS, ids=lambda ffn: ffn.spec.name)
+@pytest.mark.parametrize("ffn", [*FFNS, *OWN], ids=lambda ffn: ffn.spec.name)
 def test_an_activation_agrees(
     ffn: PlainFFN | GatedFFN, inputs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -202,8 +214,8 @@ def test_an_activation_is_exact(
 
 
 def test_what_the_graph_cannot_hold_is_refused() -> None:
-    config = DecoderConfig(ffn=PlainFFN(activation="mish"))
-    assert "no formula of the activation 'mish': it has xielu" in onnx_reasons(config)[0]
+    neurons = replace(SMALL, ffn=PlainFFN(activation="xielu", shapes="neuron"))
+    assert "one set of parameters of 'xielu' per layer" in onnx_reasons(neurons)[0]
     for refused, reason in (
         (replace(SMALL, qk_norm=False), "only inside Apertus.*Train with model.qk_norm=true"),
         (
@@ -220,7 +232,7 @@ def test_what_the_graph_cannot_hold_is_refused() -> None:
     ):
         (found,) = onnx_reasons(refused)
         assert re.search(reason, found)
-    for ffn in FFNS:
+    for ffn in (*FFNS, *OWN):
         assert not onnx_reasons(replace(SMALL, ffn=ffn))
     with pytest.raises(ConfigError, match=r"'Q8_0' is not a type that onnx has: F32"):
         ExportConfig(target="onnx", quantization="Q8_0")

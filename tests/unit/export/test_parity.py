@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stamm.base.errors import ExportError
 from stamm.export.parity import difference, random_tokens, report, require
-from stamm.runs.schemas.export import LogitDifference
+from stamm.export.records import LogitDifference
 
 BASE = torch.tensor([[4.0, 1.0, 0.0], [0.0, -8.0, 2.0]])
 

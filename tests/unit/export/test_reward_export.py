@@ -10,7 +10,6 @@ import pytest
 import torch
 import transformers
 
-from stamm.align.model_source import load_chat_format
 from stamm.base.errors import ExportError
 from stamm.base.files import read_json, write_json
 from stamm.chat.conversation import read_conversation
@@ -18,6 +17,7 @@ from stamm.export import job
 from stamm.export.config import ExportConfig
 from stamm.models.config import GatedFFN
 from stamm.models.decoder import build_decoder
+from stamm.models.hf_chat_format import load_chat_format
 from stamm.models.reward_head import RewardHead, load_head, save_head
 from stamm.models.serialization import checked_config, load_decoder, save_decoder
 from stamm.runs.job import Workspace

@@ -25,7 +25,7 @@ from stamm.models.attention_mask import (
     partial_attention_inputs,
 )
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
-from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.decoder import Decoder, DecoderStack, build_decoder
 from stamm.models.fused_attention import unavailable_reason
 from stamm.models.rope import inverse_frequencies, rotate, rotation
 
@@ -243,11 +243,9 @@ def test_a_divided_sequence_says_what_the_whole_one_says() -> None:
     draw = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(2, h, 328, 16, generator=draw) for h in (4, 2, 2))
     document = packed(2, 328, 0.02)
-    frequencies = inverse_frequencies(PlainRope(), 16)
+    model = DecoderStack(replace(SMALL, num_heads=4, num_kv_heads=2))
     at = positions(328)
-    whole = partial_attention_inputs(
-        frequencies, document, document, at, at, torch.float32, "dense"
-    )
+    whole = partial_attention_inputs(model, document, document, at, at, torch.float32, "dense")
     turned = rotate(k, *whole.rotation)
     expected = attend(rotate(q, *whole.rotation), turned, v, whole.mask)
     parts = stretches(328, 2)
@@ -255,7 +253,7 @@ def test_a_divided_sequence_says_what_the_whole_one_says() -> None:
     for looking in parts:
         for kernel in ("dense", "flex"):
             told = document[:, looking], document[:, seen], looking, seen, torch.float32, kernel
-            part = partial_attention_inputs(frequencies, *told)  # type: ignore[arg-type]
+            part = partial_attention_inputs(model, *told)  # type: ignore[arg-type]
             found = attend(
                 rotate(q[:, :, looking], *part.rotation),
                 turned[:, :, seen],
@@ -302,9 +300,7 @@ def _hidden(decoder: Decoder, tokens: Tensor, document: Tensor, kernel: Any) -> 
     if kernel == "fused" and unavailable_reason():
         pytest.skip("nothing can be compiled here")
     dtype = decoder.lm_head.weight.dtype
-    seen = attention_inputs(
-        decoder.model.frequencies, tokens.shape[1], document, dtype, kernel=kernel
-    )
+    seen = attention_inputs(decoder.model, tokens.shape[1], document, dtype, kernel=kernel)
     assert isinstance(seen.mask, BlockMask) == (kernel == "flex")
     hidden: Tensor = decoder.model(tokens, attention=seen)
     return hidden

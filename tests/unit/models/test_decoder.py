@@ -45,7 +45,7 @@ PACKED = torch.stack(
 def _logits(decoder: Decoder, tokens: torch.Tensor, kernel: Kernel = "dense") -> torch.Tensor:
     dtype, place = decoder.lm_head.weight.dtype, torch.arange(tokens.shape[1])
     seen = partial_attention_inputs(
-        decoder.model.frequencies, PACKED, PACKED, place, place, dtype, kernel=kernel
+        decoder.model, PACKED, PACKED, place, place, dtype, kernel=kernel
     )
     logits: torch.Tensor = decoder.lm_head(decoder.model(tokens, attention=seen))
     return logits

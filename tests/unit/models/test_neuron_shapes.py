@@ -9,7 +9,7 @@ import torch
 
 from stamm.adapt.config import swapped_config
 from stamm.base.errors import ConfigError, ExportError
-from stamm.export.registry import export_problems
+from stamm.export.registry import load_support
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decode_step import DecodeStep, run_prompts
 from stamm.models.decoder import Decoder, build_decoder
@@ -114,7 +114,7 @@ def test_metrics_are_means() -> None:
 
 @pytest.mark.parametrize("target", ["transformers", "gguf", "onnx"])
 def test_no_export_takes_them(target: str) -> None:
-    problems = export_problems(target, config(BLOCKS["plain"]))
+    problems = tuple(load_support(target).check(config(BLOCKS["plain"]).merged()))
     assert len(problems) == 1
     assert "one set of parameters of 'xielu' per layer, not per neuron" in problems[0]
     with pytest.raises(ExportError, match="per neuron"):

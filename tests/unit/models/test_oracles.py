@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from stamm.models.attention_mask import attention_inputs
 from stamm.models.config import DecoderConfig, GatedFFN, Llama3Rope, PlainFFN, PlainRope
-from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.decoder import Decoder, DecoderStack, build_decoder
 from stamm.models.norm import RMSNorm
-from stamm.models.rope import inverse_frequencies, rotate
+from stamm.models.rope import rotate
 
 Array = NDArray[np.float64]
 LENGTH = 23
@@ -184,8 +184,8 @@ def test_a_norm_of_16_bits_is_taken_in_32() -> None:
 
 def test_a_rotation_turns_by_position_times_frequency() -> None:
     x = np.random.RandomState(2).randn(LENGTH, 8)
-    inverse = inverse_frequencies(XIELU.rope, 8)
-    assert inverse.tolist() == pytest.approx(frequencies(XIELU), rel=1e-6)
-    turn = attention_inputs(inverse, LENGTH, None, torch.float64).rotation
+    model = DecoderStack(XIELU)
+    assert model.frequencies.tolist() == pytest.approx(frequencies(XIELU), rel=1e-6)
+    turn = attention_inputs(model, LENGTH, None, torch.float64).rotation
     found = rotate(torch.tensor(x)[None, None], *turn)[0, 0]
     np.testing.assert_allclose(found.numpy(), turned(x, XIELU), rtol=0, atol=3e-6)

@@ -11,6 +11,7 @@ import torch
 from stamm.base.errors import ConfigError
 from stamm.models import streaming
 from stamm.models.config import DecoderConfig, PlainFFN
+from stamm.models.decode_step import _StepLayer
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.sampling import sample
 from stamm.models.sampling_config import SamplingConfig
@@ -63,18 +64,32 @@ def test_it_can_be_stopped_and_continued_anywhere(monkeypatch: pytest.MonkeyPatc
     given = prompt(10)
     expected = sampled(given, config, frozenset(), 0)
     assert list(itertools.islice(stream.generate(given, config, frozenset()), 4)) == expected[:4]
-    # a step that is interrupted between two layers leaves the first one's cache longer
-    inner, calls = streaming.KVCache.extend, itertools.count()
+    # interrupted between two layers: of the prompt's pass, whose first cache is longer then, or of a step
+    for owner, name, call in ((streaming.KVCache, "extend", 1), (_StepLayer, "__call__", 5)):
+        inner, calls = getattr(owner, name), itertools.count()
 
-    def interrupted(cache: Any, *tensors: Any) -> Any:
-        if next(calls) == 5:
-            raise KeyboardInterrupt
-        return inner(cache, *tensors)
+        def interrupted(
+            self: Any, *given: Any, inner: Any = inner, calls: Any = calls, call: int = call
+        ) -> Any:
+            if next(calls) == call:
+                raise KeyboardInterrupt
+            return inner(self, *given)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(streaming.KVCache, "extend", interrupted)
-        list(stream.generate(given, config, frozenset()))
-    assert list(stream.generate(given, config, frozenset())) == expected
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(owner, name, interrupted)
+            list(stream.generate(given, config, frozenset()))
+        assert list(stream.generate(given, config, frozenset())) == expected
+
+
+def test_two_answers_at_once_are_not_confused() -> None:
+    config = SamplingConfig(max_new_tokens=6)
+    stream = StreamingGenerator(decoder())
+    early = stream.generate(prompt(10), config, frozenset())
+    next(early)
+    expected = sampled(prompt(12, 2), config, frozenset(), 0)
+    assert list(stream.generate(prompt(12, 2), config, frozenset())) == expected
+    early.close()
+    assert list(stream.generate(prompt(12, 2), config, frozenset())) == expected
 
 
 def test_an_unchanged_beginning_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,12 +97,12 @@ def test_an_unchanged_beginning_is_not_computed_again(monkeypatch: pytest.Monkey
     given = prompt(20)
     answer = list(stream.generate(given, config, frozenset()))
     lengths: list[int] = []
-    inner = stream._step
+    inner = stream._compute
     monkeypatch.setattr(
-        stream, "_step", lambda tokens: (lengths.append(len(tokens)), inner(tokens))[1]
+        stream, "_compute", lambda tokens: (lengths.append(len(tokens)), inner(tokens))[1]
     )
     list(stream.generate([*given, *answer, 3, 4], config, frozenset()))
-    assert lengths[0] == 3  # the answer's last token was drawn, never computed
+    assert lengths == [3]  # the answer's last token was drawn, never computed
 
 
 def test_it_ends_where_the_context_is_full() -> None:

@@ -9,8 +9,8 @@ import torch
 
 from stamm.activations.module import build_activation, xielu
 from stamm.observe import statistics
+from stamm.observe.records import LayerObservation
 from stamm.observe.statistics import LayerStatistics
-from stamm.runs.schemas.observation import LayerObservation
 
 
 def normal(count: int) -> torch.Tensor:

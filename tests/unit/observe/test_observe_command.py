@@ -18,13 +18,13 @@ from stamm.cli.main import main
 from stamm.engine.checkpoint import Checkpoints
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.sharded_optimizer import ShardedOptimizer
-from stamm.models.config import DecoderConfig, FewBit, GatedFFN, MemoryPolicy, PlainFFN, Recompute
+from stamm.models.config import DecoderConfig, GatedFFN, MemoryPolicy, PlainFFN, Recompute, SavePre
 from stamm.models.decoder import build_decoder
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.observe.config import ObserveConfig
 from stamm.observe.model import ObservedText, observe_layers, text_of_file
+from stamm.observe.records import LayerObservation, ObserveComparisonFile, ObserveFile
 from stamm.reports.job import write_report
-from stamm.runs.schemas.observation import LayerObservation, ObserveComparisonFile, ObserveFile
 from tests.unit.tutorials import working_folder
 from tests.unit.untrained_run import untrained_run
 
@@ -52,7 +52,7 @@ def layers_of(ffn: PlainFFN | GatedFFN, batch_tokens: int = 4096) -> tuple[Layer
 
 
 def test_padding_and_memory_policies_do_not_change_the_numbers() -> None:
-    policies: list[tuple[str, MemoryPolicy]] = [("xielu", Recompute()), ("gelu", FewBit(bits=4))]
+    policies: list[tuple[str, MemoryPolicy]] = [("xielu", Recompute()), ("gelu", SavePre())]
     for name, policy in policies:
         ffn = PlainFFN(width=24, activation=name)
         alone = layers_of(ffn, batch_tokens=1)

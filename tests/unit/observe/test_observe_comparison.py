@@ -8,7 +8,7 @@ import pytest
 
 from stamm.base.schema import read_record, write_record
 from stamm.observe.comparison import by_depth, comparison_record
-from stamm.runs.schemas.observation import (
+from stamm.observe.records import (
     LayerObservation,
     LearnedParameter,
     ObserveComparisonFile,

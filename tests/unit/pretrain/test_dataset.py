@@ -9,8 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.config import CorpusConfig
-from stamm.corpus.pack_config import PackConfig
+from stamm.corpus.config import CorpusConfig, PackConfig
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tokenizer.config import TokenizerConfig
 from stamm.corpus.tokenizer.job import train_tokenizer

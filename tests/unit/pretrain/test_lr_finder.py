@@ -23,7 +23,7 @@ from stamm.pretrain.lr_finder import (
     tail_loss,
 )
 from stamm.pretrain.step_timing import lengths
-from stamm.pretrain.step_timing_config import PaceConfig, TimedArm
+from stamm.pretrain.step_timing_config import StepTimingConfig, TimedArm
 from stamm.runs.job import Workspace
 
 
@@ -134,10 +134,10 @@ def test_refined_runs_know_their_rate_and_their_measured_length(tmp_path: Path) 
         write_trial(tmp_path / str(rate), rate, [loss])
         for rate, loss in ((1e-3, 3.0), (4e-3, 2.0), (16e-3, 2.5))
     ]
-    pace = tmp_path / "pace.json"
+    pace = tmp_path / "step_timing.json"
     runs = {"xielu.final": {"sequences": 640}, "xielu.short": {"sequences": 160}}
     pace.write_text(json.dumps({"runs": runs}))
-    place = workspace(tmp_path, folders, pace=pace)
+    place = workspace(tmp_path, folders, step_timing=pace)
     refine(ChoiceConfig(arm="xielu", trials=3), place)
     choose(ChoiceConfig(arm="xielu", trials=3), place)
     config = PretrainConfig(sequences=32, tuned="1")
@@ -159,10 +159,10 @@ def test_a_run_that_is_told_nothing_says_so(tmp_path: Path) -> None:
             apply_tuning(PretrainConfig(tuned="final"), {"tuned": path})
 
 
-def paced(short: float = 0.25) -> PaceConfig:
+def paced(short: float = 0.25) -> StepTimingConfig:
     run = PretrainConfig(sequences=1600)
     arms = tuple(TimedArm(name=name, pretrain=run) for name in ("base", "slow", "fast"))
-    return PaceConfig(arms=arms, baseline="base", short=short)
+    return StepTimingConfig(arms=arms, baseline="base", short=short)
 
 
 def test_the_same_time_in_whole_steps() -> None:

@@ -13,15 +13,16 @@ from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
 from stamm.base.files import read_json
 from stamm.engine.config import EngineConfig
+from stamm.evaluate.results import read_evaluated_arms
+from stamm.evaluate.task_curves import curve_figures
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain import job
 from stamm.pretrain.config import PeriodicEvaluation, PretrainConfig
 from stamm.pretrain.periodic_evaluation import TOKEN_COST, sample_tokens
-from stamm.reports.run_data import collect
-from stamm.reports.task_curves import curve_figures
 from stamm.runs.job import Workspace
 from stamm.runs.metrics import read_metrics
+from stamm.runs.run_view import open_view
 from tests.unit.untrained_run import untrained_run
 
 ERROR = "evaluate/held_out/standard_error"
@@ -75,7 +76,8 @@ def test_weights_keep_their_bits_and_a_resumed_run_its_metrics(
     assert (whole / weights).read_bytes() == (tmp_path / "plain" / weights).read_bytes()
     assert read_json(whole / "log" / "timing.json")["evaluation_seconds"] > 0
 
-    figures = curve_figures(collect(whole))
+    run = open_view(whole)
+    figures = curve_figures(run, read_evaluated_arms(run))
     assert [one.title for one in figures] == ["During training: held_out", "During training: mine"]
     assert "Measured share of the training time: whole" in figures[0].caption
     assert figures[0].data.rows[0][:2] == ("whole", "5")

@@ -18,7 +18,7 @@ from stamm.optim.schedules import BatchStage
 from stamm.pretrain import step_timing
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import SequenceSampler
-from stamm.pretrain.step_timing_config import PaceConfig, TimedArm
+from stamm.pretrain.step_timing_config import StepTimingConfig, TimedArm
 from stamm.recipes.comparisons import smoke
 from stamm.recipes.matching import EqualTime
 from stamm.runs.job import Workspace
@@ -59,7 +59,7 @@ def test_steps_are_timed_with_the_kernels_and_masks_of_training(
         (place.folder / "log" / "speed.jsonl").write_text(text)
 
     monkeypatch.setattr(step_timing, "train_decoder", train)
-    config = PaceConfig(
+    config = StepTimingConfig(
         arms=(
             TimedArm(name="torch", pretrain=RUN),
             TimedArm(
@@ -75,13 +75,13 @@ def test_steps_are_timed_with_the_kernels_and_masks_of_training(
     step_timing.run(config, Workspace(folder=tmp_path, inputs={}))
     auto = RUN.engine.attention
     assert seen == [("dense", True, "released"), (auto, False, "released")]
-    assert json.loads((tmp_path / "pace.json").read_text())["runs"]["stamm.final"] == {
+    assert json.loads((tmp_path / "step_timing.json").read_text())["runs"]["stamm.final"] == {
         "sequences": 64
     }
 
 
 def test_a_loss_that_is_not_finite_does_not_end_the_timing() -> None:
     config = replace(smoke(), matched=EqualTime())
-    (pace,) = (step for step in config.steps() if step.job == "pace")
+    (pace,) = (step for step in config.steps() if step.job == "step_timing")
     for arm in pace.config.arms:
         assert isinstance(arm.pretrain.engine.on_nonfinite, SkipUpdate)

@@ -189,12 +189,3 @@ def test_a_configuration_that_does_not_fit_is_an_error(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         CustomOptimizer(**{"reference": "lion.py:Lion", **changes})
-
-
-def test_earlier_names_of_classes_are_read() -> None:
-    changes = ["begin=Begin", "begin.checkpoint=c", "schedule=Constant"]
-    config = override(CONFIG, changes)
-    assert to_plain(config)["schedule"]["kind"] == "ConstantRate"
-    plain = to_plain(config)
-    plain["schedule"]["kind"] = "Constant"
-    assert from_plain(PretrainConfig, plain) == config

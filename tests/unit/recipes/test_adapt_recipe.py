@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stamm.adapt.config import SwapConfig
+from stamm.adapt.config import ReplacementConfig
 from stamm.base.errors import ConfigError, StammError
 from stamm.models.config import PlainFFN
 from stamm.pretrain.config import PretrainConfig
@@ -17,7 +17,7 @@ from stamm.recipes.adapt import AdaptRecipe, activation
 def test_without_tokens_the_model_is_swapped_and_measured(smoke_run: Path, tmp_path: Path) -> None:
     recipe = replace(activation(), run=str(smoke_run), arm="xielu", activation="relu2")
     names = [step.name for step in recipe.steps(tmp_path)]
-    assert names == ["swap", "evaluate.start", "evaluate.swap", "report"]
+    assert names == ["replacement", "evaluate.start", "evaluate.replacement", "report"]
 
 
 def test_training_goes_on_from_both_models_where_the_run_stopped(
@@ -25,13 +25,13 @@ def test_training_goes_on_from_both_models_where_the_run_stopped(
 ) -> None:
     recipe = AdaptRecipe(run=str(smoke_run), arm="xielu", activation="relu2", tokens=8 * 256)
     steps = {step.name: step for step in recipe.steps(tmp_path)}
-    swapped, control = steps["pretrain.swapped"].config, steps["pretrain.control"].config
+    swapped, control = steps["pretrain.replaced"].config, steps["pretrain.control"].config
     assert isinstance(swapped, PretrainConfig) and isinstance(control, PretrainConfig)
     assert (swapped.model.ffn.spec.name, control.model.ffn.spec.name) == ("relu2", "xielu")
     assert replace(swapped, model=control.model, begin=control.begin) == control
     read = 30 * 4  # sequences of the run
     assert (swapped.first_sequence, swapped.sequences) == (read, 8)
-    assert steps["pretrain.swapped"].inputs["begin"] == "swap/model"
+    assert steps["pretrain.replaced"].inputs["begin"] == "replacement/model"
     assert steps["pretrain.control"].inputs["begin"].endswith("arms/xielu/model")
     alone = replace(recipe, control=False).steps(tmp_path)
     assert "pretrain.control" not in {step.name for step in alone}
@@ -40,12 +40,12 @@ def test_training_goes_on_from_both_models_where_the_run_stopped(
 def test_an_activation_of_the_users_own_is_checked_first(smoke_run: Path, tmp_path: Path) -> None:
     spec = replace(PlainFFN(activation="softplus").spec, name="mine")
     recipe = AdaptRecipe(run=str(smoke_run), arm="xielu", activation=spec, tokens=8 * 256)
-    assert [step.name for step in recipe.steps(tmp_path)][:2] == ["activation.mine", "swap"]
+    assert [step.name for step in recipe.steps(tmp_path)][:2] == ["activation.mine", "replacement"]
 
 
 def test_bad_settings_are_refused(smoke_run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="set activation=NAME alone"):
-        AdaptRecipe(swap=SwapConfig(activation="gelu"))
+        AdaptRecipe(replacement=ReplacementConfig(activation="gelu"))
     with pytest.raises(ConfigError, match="run is empty"):
         activation().steps(tmp_path)
     start = AdaptRecipe(run=str(smoke_run), arm="xielu", activation="relu2")

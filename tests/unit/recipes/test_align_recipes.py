@@ -8,20 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from stamm.align.model_source import find_model
-from stamm.align.training.loss_config import DPO, SFT, SimPO
+from stamm.align.losses.dpo import DPO, SimPO
+from stamm.align.steps import StartModel
+from stamm.align.training.config import (
+    SFT,
+    GRPOJobConfig,
+)
 from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
 from stamm.evaluate.config import EvaluateConfig
 from stamm.export.config import ExportConfig
+from stamm.models.model_source import find_model
 from stamm.pretrain.config import PeriodicEvaluation, PretrainConfig
 from stamm.recipes import align, align_demo
 from stamm.recipes.align import PreferenceRecipe
-from stamm.recipes.align_steps import audit_steps, evaluate_step, export_step
-from stamm.recipes.jobs import JOBS
+from stamm.recipes.align_results import arm_evaluation, arm_export, audit_steps
 from stamm.recipes.resolve import build
-from stamm.recipes.start_model import StartModel, start_model
-from stamm.runs.job import Step
+from stamm.recipes.start_model import start_model
+from stamm.recipes.step_kinds import STEP_KINDS
+from stamm.runs.job import Step, after_producers
 from tests.unit.untrained_run import untrained_run
 
 PROMPTS = "package:align_prompts.jsonl.zst"
@@ -40,8 +45,8 @@ def check(steps: tuple[Step, ...], root: Path) -> None:
     """Check that steps read what earlier ones wrote, or what exists, and wait for them."""
     made: dict[str, str] = {}
     before: dict[str, set[str]] = {}
-    for step in steps:
-        assert step.job in JOBS, step.name
+    for step in after_producers(steps):
+        assert step.job in STEP_KINDS, step.name
         assert step.name not in made
         for name, path in step.inputs.items():
             writers = [
@@ -272,6 +277,31 @@ def test_a_recipe_is_refused_with_the_loss_of_another() -> None:
     assert isinstance(align_demo.align_demo().sft.loss, SFT)
 
 
+@pytest.mark.parametrize(
+    ("more", "peak", "remark"),
+    [
+        ([], 1e-6, "Learning rate 1e-06, the default for GRPO of any model: "),
+        (
+            ["train.lora=Lora"],
+            1e-5,
+            "Learning rate 1e-05, the default for GRPO of LoRA on any model: ",
+        ),
+        (["train.lora=Lora", "train.schedule.peak=3e-3"], 3e-3, ""),
+        (["train.schedule=ConstantRate", "train.lora=Lora"], 1e-3, ""),
+    ],
+)
+def test_the_rate_of_grpo_is_ten_times_as_much_with_lora(
+    model: str, tmp_path: Path, more: list[str], peak: float, remark: str
+) -> None:
+    words = [f"run={model}", f"prompts={PROMPTS}", "reward=Length", "sampling.max_new_tokens=32"]
+    steps = build("align.grpo", *words, *more).steps(tmp_path)  # type: ignore[union-attr, call-arg]
+    (config,) = (step.config for step in steps if isinstance(step.config, GRPOJobConfig))
+    assert config.schedule.peak == pytest.approx(peak, rel=1e-12)
+    assert config.rate_remark().startswith(remark) and bool(remark) == bool(config.rate_remark())
+    warmup = config.schedule.warmup_sequences
+    assert warmup == (0 if "train.schedule=ConstantRate" in more else 160)
+
+
 def test_a_step_has_every_file_of_the_user_as_an_input(model: str, tmp_path: Path) -> None:
     """Task files and their data, passages, answers, a classifier, an export target, a judge's files."""
     paths = {}
@@ -284,7 +314,7 @@ def test_a_step_has_every_file_of_the_user_as_an_input(model: str, tmp_path: Pat
     start = StartModel(
         name="start", model="m", tokenizer="t", max_context=2000, pack="p", corpus="c"
     )
-    evaluated = evaluate_step("arm", EvaluateConfig(tasks=(str(task),)), start)
+    evaluated = arm_evaluation("arm", EvaluateConfig(tasks=(str(task),)), start)
     assert set(evaluated.external.values()) == {task, paths["data.jsonl"]}
     config = AuditConfig(
         passages=str(paths["passages.jsonl"]),
@@ -298,7 +328,7 @@ def test_a_step_has_every_file_of_the_user_as_an_input(model: str, tmp_path: Pat
         }  # fmt: skip
     with pytest.raises(ConfigError, match=r"audit.reference = x is not read in a recipe"):
         audit_steps("arm", AuditConfig(reference="x"), start)
-    export = export_step("arm", ExportConfig(target=f"{paths['target.py']}:Target"), start)
+    export = arm_export("arm", ExportConfig(target=f"{paths['target.py']}:Target"), start)
     assert set(export.external.values()) == {paths["target.py"]}
     trained = PretrainConfig(evaluate=PeriodicEvaluation(tasks=(str(task),)))
     assert set(trained.user_files().values()) == {task, paths["data.jsonl"]}

@@ -30,6 +30,7 @@ from stamm.recipes.comparisons import (
 )
 from stamm.recipes.matching import EqualFlops, EqualTime, equal_widths, equal_work
 from stamm.recipes.search import Search
+from stamm.runs.job import after_producers
 
 COMPARISONS = [smoke, activations, activations_gpu, evidence_activations, evidence_smoke]
 
@@ -39,7 +40,7 @@ def test_every_step_reads_only_what_an_earlier_one_leaves(build: Callable[[], Co
     for matched in (None, EqualFlops(), EqualTime()):
         config = build() if matched is None else replace(build(), matched=matched)
         assert from_plain(Comparison, to_plain(config)) == config
-        steps = config.steps()
+        steps = after_producers(config.steps())
         names = [step.name for step in steps]
         folders = {step.name: step.folder for step in steps}
         assert len(set(names)) == len(names)
@@ -153,7 +154,7 @@ def test_the_command_line_changes_how_arms_are_matched() -> None:
         ("tuning.rates=1e-3,1e-3", "must rise"),
         ("tuning.rates=0,1e-3", "must be positive"),
         ("pretrain.sequences=none", "arms are matched by it"),
-        ("tokenizer.vocab_size=600", "has not the vocabulary of tokenizer.vocab_size = 600"),
+        ("tokenizer.vocab_size=600", "does not have the vocabulary of tokenizer.vocab_size = 600"),
         ("corpus.held_out=0", "leaves no text to evaluate"),
         ("confidence=1", "must lie in"),
         ("looks=2,1", "must rise"),

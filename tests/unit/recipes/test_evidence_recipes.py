@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from stamm.activations.describe import learned_curve
 from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import ConfigError
 from stamm.models.config import DecoderConfig, LowRank, PlainFFN, SelfGuide, Structured
@@ -29,7 +30,6 @@ from stamm.recipes.evidence_recipes import (
     evidence_tokens,
 )
 from stamm.recipes.matching import EqualParameters, equal_widths, equal_work, training_work
-from stamm.reports.learned_curve import learned_curve
 
 RECIPES = [
     evidence_ablation,

@@ -55,11 +55,14 @@ UNUSED = {
 
 
 # These share their settings, many of which only some texts and hosts need.
-CORPUS = ("plant", "screen", "decide", "settle")
+CORPUS = ("canaries", "filter", "global_filter", "finalize")
 
 
 # Its fields are the content of a file, which is written whole.
 WRITTEN = "PlanConfig"
+# Of sections that the pages of these runs do not have; refused there as settings.
+OF_PASSAGES = {"ReportConfig": {"passages", "redact"}}
+OF_OTHER_SECTIONS = {"ReportConfig": {"passages", "redact", "rows"}}
 # Not read where the run itself wrote the rows, and refused there as settings.
 OF_FOREIGN_ROWS = {"PrepareConfig": {"fields", "max_bad_rows"}, "ScoreConfig": {"bad_rows"}}
 
@@ -131,7 +134,8 @@ def test_alignment_reads_its_settings(
         out=tmp_path / "run",
         quiet=True,
     )
-    assert unread.surprising() == (OF_FOREIGN_ROWS if recipe == "sampled" else {})
+    known = {"sampled": OF_FOREIGN_ROWS, "reward": OF_PASSAGES}
+    assert unread.surprising() == known.get(recipe, {})
 
 
 def test_adapting_reads_its_settings(
@@ -140,7 +144,7 @@ def test_adapting_reads_its_settings(
     unread = Unread(monkeypatch)
     given = [f"run={smoke[0]}", "arm=relu2", "activation=xielu"]
     execute.run("adapt.activation", *given, out=tmp_path / "run", quiet=True)
-    assert unread.surprising() == {}
+    assert unread.surprising() == OF_OTHER_SECTIONS
 
 
 @pytest.mark.parametrize("recipe", ["compare.evidence_smoke", "audit.smoke"])
@@ -149,4 +153,4 @@ def test_a_comparison_reads_its_settings(
 ) -> None:
     unread = Unread(monkeypatch)
     execute.run(recipe, "execution.workers=1", out=tmp_path / "run", quiet=True)
-    assert unread.surprising() == {}
+    assert unread.surprising() == (OF_PASSAGES if recipe.startswith("compare") else {})

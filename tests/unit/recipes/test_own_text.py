@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from stamm.base.errors import ConfigError, DataError
+from stamm.corpus.documents import InputRecord
 from stamm.corpus.inputs import locate
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import InputRecord
 from stamm.models.flops import count_parameters
 from stamm.recipes.own_text import SIZES, OwnText, decoder_of, parameters_for
 from stamm.recipes.resolve import build, resolve
@@ -68,14 +68,14 @@ def test_it_is_one_arm_with_every_filter_and_nothing_planted(mine: str) -> None:
     assert corpus.quality is not None and corpus.dedup is not None
     assert corpus.probes is None and study.audit is None
     jobs = [step.job for step in study.steps()]
-    assert "plant" not in jobs
+    assert "canaries" not in jobs
     assert {"evaluate", "export", "report"} <= set(jobs)
 
 
 def test_what_is_planted_is_audited(mine: str) -> None:
     study = build("train.own", f"inputs={mine}", "planted=package:probe_books.jsonl.zst")
     jobs = [step.job for step in study.steps()]
-    assert jobs[0] == "plant"
+    assert jobs[0] == "canaries"
     assert "audit" in jobs
 
 

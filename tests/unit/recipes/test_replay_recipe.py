@@ -11,10 +11,9 @@ import pytest
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError
 from stamm.base.files import write_json
+from stamm.corpus.config import PackConfig, ReplayConfig
 from stamm.corpus.consent.agents import APERTUS_AGENTS
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.corpus.opt_out_config import ReplayConfig
-from stamm.corpus.pack_config import PackConfig
 from stamm.recipes.replay import ReplayRecipe
 
 TRAINING = ConsentConfig(agents=("package:training",))
@@ -63,7 +62,7 @@ def test_agents_of_a_corpus_that_was_replayed_before(tmp_path: Path) -> None:
 def test_agents_that_are_not_known_must_be_given(tmp_path: Path, run: str) -> None:
     plain: dict[str, object] = {"run": str(tmp_path / run), "replay": to_plain(ReplayConfig())}
     later = finish(tmp_path / "later", plain)
-    with pytest.raises(ConfigError, match=r"does not tell which agents .* \(replay\.agents\)"):
+    with pytest.raises(ConfigError, match=r"does not record which agents .* \(replay\.agents\)"):
         replayed(later)
     assert replayed(later, "mybot").agents == ("mybot",)
     assert replayed(later, role="deletions").agents == ()  # no robots.txt is read

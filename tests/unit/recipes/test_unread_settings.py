@@ -9,12 +9,12 @@ import pytest
 
 from stamm.audit.config import AuditConfig
 from stamm.base.errors import ConfigError
-from stamm.cli.model_verbs import changed
 from stamm.export.config import ExportConfig
 from stamm.recipes.catalog import RECIPES
 from stamm.recipes.comparisons import smoke
 from stamm.recipes.execute import RecipeRun, run
 from stamm.recipes.resolve import resolve
+from stamm.recipes.trained_models import changed
 from tests.unit.untrained_run import untrained_run
 
 PROMPTS = "package:align_prompts.jsonl.zst"
@@ -41,6 +41,8 @@ def check(root: Path, recipe: str, *overrides: str) -> None:
     ("recipe", "given", "unread"),
     [
         ("align.dpo", OFFLINE, "n=20"),
+        ("align.dpo", OFFLINE, "report.examples=1"),
+        ("align.dpo", OFFLINE, "report.redact=true"),
         ("align.dpo", OFFLINE, "sampling.temperature=0.5"),
         ("align.dpo", OFFLINE, "select.candidates=3"),
         ("align.dpo", SAMPLED, "prepare.max_bad_rows=0.1"),
@@ -88,6 +90,8 @@ def test_what_no_step_reads_is_refused(
         ("demo", "export.bits_tolerance=0.1"),
         ("smoke", "pretrain.epochs=2"),
         ("compare.smoke", "pretrain.seed=5"),
+        ("compare.smoke", "report.redact=true"),
+        ("corpus.demo", "report.smoothing=0.2"),
         ("compare.smoke", "arms.1.ffn.width=64"),
     ],
 )
@@ -138,6 +142,20 @@ def test_what_is_read_or_repeats_a_default_is_accepted(
     model: str, tmp_path: Path, recipe: str, given: tuple[str, ...]
 ) -> None:
     check(tmp_path, recipe, f"run={model}", *OFFLINE, *given)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "read"),
+    [
+        ("smoke", "report.redact=true"),
+        ("compare.smoke", "report.rows=30"),
+        ("corpus.demo", "report.examples=1"),
+    ],
+)
+def test_settings_of_sections_that_a_page_has_are_accepted(
+    tmp_path: Path, recipe: str, read: str
+) -> None:
+    check(tmp_path, recipe, read)
 
 
 def test_a_value_with_the_effect_of_the_default_is_accepted(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import write_json
 from stamm.base.receipts import files_below
-from stamm.cli import release as cli_release
 from stamm.cli.main import main
 from stamm.corpus.transparency.config import SourceKind
+from stamm.evaluate.records import MetricValue, TaskFile
+from stamm.release import verb as release_verb
 from stamm.release import write_release as writing
 from stamm.release.card import evaluation, release_card
 from stamm.release.checksums import SUMS, write_sums
@@ -28,7 +29,6 @@ from stamm.release.facts import read_release_facts
 from stamm.release.verify import verify
 from stamm.release.write_release import planned_files, write_release
 from stamm.runs.command_receipts import write_command_receipt
-from stamm.runs.schemas.evaluation import MetricValue, TaskFile
 from tests.unit.release.conftest import facts_of, no_job
 
 CONFIG = ReleaseConfig()
@@ -104,7 +104,7 @@ def test_files_of_others_are_not_removed(released: Path, own: Path) -> None:
 def test_folder_and_key_are_checked_before_missing_exports_are_made(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli_release, "job", no_job)  # fails when an export is begun
+    monkeypatch.setattr(release_verb, "job", no_job)  # fails when an export is begun
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "file").write_text("mine")
     (tmp_path / "key.pem").write_text("not a key")

@@ -9,15 +9,14 @@ import pytest
 from run_folder import noise
 
 from stamm.activations import catalog
+from stamm.activations.describe import known_spec, learned_curve
 from stamm.base.errors import ConfigError
-from stamm.reports import theme
-from stamm.reports.config import ReportConfig
-from stamm.reports.figure import thinned
-from stamm.reports.formatting import fixed, percent, signed, smoothed, spaced
-from stamm.reports.learned_curve import known_spec, learned_curve
-from stamm.reports.svg_figure import draw, legend, legend_name
-from stamm.reports.text import excerpt, one_line
-from stamm.reports.training_figures import expected_gaps, expected_long_share
+from stamm.pages import theme
+from stamm.pages.config import ReportConfig
+from stamm.pages.figure import thinned
+from stamm.pages.formatting import fixed, percent, signed, smoothed, spaced
+from stamm.pages.svg_figure import draw, legend, legend_name
+from stamm.pages.text import excerpt, one_line
 
 
 def xielu(x: float, positive: float, negative: float) -> float:
@@ -151,23 +150,6 @@ def test_thinning_keeps_both_ends_and_says_so() -> None:
     assert "10 of 1000 rows" in table.note
     assert thinned(["step"], rows[:5], 10, "metrics.jsonl").note == ""
     assert spaced(3, 10) == [0, 1, 2]
-
-
-def test_what_an_independent_mask_would_leave() -> None:
-    k, count = 50, 400_000
-    state, run, runs = 12345, 0, []
-    for _ in range(count):
-        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
-        if (state >> 33) % k == 0:
-            runs.append(run)
-            run = 0
-        else:
-            run += 1
-    learned = sorted(r for r in runs if r)
-    share = sum(r for r in learned if r > 100) / count
-    assert expected_long_share(k) == pytest.approx(share, abs=0.01)
-    for quantile, expected in zip((0.5, 0.9, 0.99), expected_gaps(k), strict=True):
-        assert learned[int(quantile * len(learned))] == pytest.approx(expected, rel=0.08)
 
 
 def test_settings_out_of_bounds_are_refused() -> None:

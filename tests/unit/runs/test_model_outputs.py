@@ -8,7 +8,15 @@ import pytest
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, write_json
-from stamm.runs.model_outputs import check_same_weights, set_aside, weights_sha256
+from stamm.evaluate.records import TaskFile
+from stamm.evaluate.results import read_task_files
+from stamm.runs.model_outputs import (
+    check_same_weights,
+    read_result,
+    read_result_if_present,
+    set_aside,
+    weights_sha256,
+)
 
 ONE, OTHER = "1" * 64, "2" * 64
 
@@ -54,6 +62,22 @@ def test_a_result_of_other_weights_is_refused(tmp_path: Path) -> None:
         check_same_weights(OTHER, "held_out.json", tmp_path)
     write_json(tmp_path / "decoder.json", {"schema": 1})
     check_same_weights(OTHER, "held_out.json", tmp_path)
+
+
+def test_a_result_is_read_only_beside_the_weights_that_it_was_made_from(tmp_path: Path) -> None:
+    path, model = tmp_path / "task-5-shots.json", tmp_path / "model"
+    assert read_result_if_present(TaskFile, path, model) is None
+    with pytest.raises(DataError, match=r"task-5-shots\.json"):
+        read_result(TaskFile, path, model)
+    write_json(path, {"schema": 1, "task": "task", "model_sha256": OTHER, "metrics": {}})
+    model.mkdir()
+    write_json(model / "decoder.json", {"weights_sha256": OTHER})
+    assert read_result(TaskFile, path, model).task == "task"
+    write_json(model / "decoder.json", {"weights_sha256": ONE})
+    # The message names the file itself, not a file with the name of the task.
+    with pytest.raises(DataError, match=r"task-5-shots\.json was made from weights"):
+        read_task_files(tmp_path, model=model)
+    assert len(read_task_files(tmp_path)) == 1
 
 
 def test_the_hash_is_computed_where_it_was_not_recorded(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_a_run_of_another_version_is_refused_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _execute(tmp_path / "r", _steps(), Jobs())
-    monkeypatch.setattr("stamm.__version__", "9.9.9")
+    monkeypatch.setattr("stamm.runs.run.VERSION", "9.9.9")
     with pytest.raises(RunError, match=r"was made with version '\d.*', this is '9\.9\.9'"):
         _execute(tmp_path / "r", _steps(), Jobs())
     assert (tmp_path / "r" / "two" / "y").exists()

@@ -228,7 +228,7 @@ def test_an_output_without_a_proof_is_made_again(tmp_path: Path) -> None:
 def test_what_is_left_beside_code_is_no_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stray: str
 ) -> None:
-    monkeypatch.setattr("stamm.__file__", str(tmp_path / ".venv" / "stamm" / "__init__.py"))
+    monkeypatch.setattr("stamm.runs.sharded_job.PACKAGE", tmp_path / ".venv" / "stamm")
     room = tmp_path / ".venv" / "stamm" / "corpus"
     (room / "__pycache__").mkdir(parents=True)
     (room / "pack.py").write_text("x = 1\n")
@@ -236,6 +236,27 @@ def test_what_is_left_beside_code_is_no_code(
     (room / stray).write_text("y = 2\n")
     assert code_hash.__wrapped__(("corpus",)) == whole
     (room / "pack.py").write_text("x = 3\n")
+    assert code_hash.__wrapped__(("corpus",)) != whole
+
+
+def test_a_changed_page_does_no_shard_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stamm.runs.sharded_job.PACKAGE", tmp_path)
+    for name in (
+        "pack.py",
+        "section.py",
+        "page/figures.py",
+        "templates/corpus.html",
+        "pii/page.py",
+    ):
+        (tmp_path / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "corpus" / name).write_text("x = 1\n")
+    whole = code_hash.__wrapped__(("corpus",))
+    for name in ("section.py", "page/figures.py", "templates/corpus.html"):
+        (tmp_path / "corpus" / name).write_text("x = 2\n")
+    assert code_hash.__wrapped__(("corpus",)) == whole
+    (tmp_path / "corpus" / "pii" / "page.py").write_text("x = 2\n")
     assert code_hash.__wrapped__(("corpus",)) != whole
 
 

@@ -173,7 +173,7 @@ def test_a_signal_behind_the_last_step_that_ends_is_not_lost(
 
 
 def test_a_worker_that_dies_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="the worker of step killed was killed, as when memory runs"):
+    with pytest.raises(RunError, match="step killed died, killed by SIGKILL, as when memory runs"):
         _execute(tmp_path / "r", (_step("killed"),), 2)
 
 

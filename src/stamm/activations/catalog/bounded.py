@@ -6,8 +6,8 @@ hyperbolic functions, and by 1/x where x**2 would overflow first.
 
 from __future__ import annotations
 
-from stamm.activations.spec import Piece, Spec
-from stamm.activations.spec.parameters import Fixed, Parameter
+from stamm.activations.catalog.notation import cut, everywhere, fixed
+from stamm.activations.spec import Spec
 
 _SECH2 = "logistic(2*x)*logistic(-2*x)"
 
@@ -15,7 +15,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="sigmoid",
         title="Logistic sigmoid",
-        pieces=(Piece(where="all x", formula="logistic(x)*logistic(-x)"),),
+        pieces=everywhere("logistic(x)*logistic(-x)"),
         anchor=("0", "1/2"),
         source=(
             "Rumelhart, Hinton and Williams 1986, Learning Representations by Back-propagating"
@@ -27,57 +27,43 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="tanh",
         title="Hyperbolic tangent",
-        pieces=(Piece(where="all x", formula=f"4*{_SECH2}"),),
+        pieces=everywhere(f"4*{_SECH2}"),
         source="LeCun et al. 1998, Efficient BackProp",
         peers=("torch:tanh",),
     ),
     Spec(
         name="scaled_tanh",
         title="1.7159 tanh(2x/3), which sends 1 to 1",
-        pieces=(
-            Piece(
-                where="all x",
-                formula="4*height*rate*logistic(2*rate*x)*logistic(-2*rate*x)",
-            ),
-        ),
-        parameters=(
-            Parameter(name="height", initial=1.7159, bijection=Fixed()),
-            Parameter(name="rate", initial=2 / 3, bijection=Fixed()),
-        ),
+        pieces=everywhere("4*height*rate*logistic(2*rate*x)*logistic(-2*rate*x)"),
+        parameters=fixed(height=1.7159, rate=2 / 3),
         source="LeCun et al. 1998, Efficient BackProp",
     ),
     Spec(
         name="penalized_tanh",
         title="tanh with its left side scaled down",
-        pieces=(
-            Piece(where="x > 0", formula=f"4*{_SECH2}"),
-            Piece(where="x <= 0", formula=f"4*alpha*{_SECH2}"),
-        ),
-        parameters=(Parameter(name="alpha", initial=0.25, bijection=Fixed()),),
+        pieces=cut(("x > 0", f"4*{_SECH2}"), ("x <= 0", f"4*alpha*{_SECH2}")),
+        parameters=fixed(alpha=0.25),
         continuity="jump",
         source="Xu, Huang and Li 2016, Revise Saturated Activation Functions (1602.05980)",
     ),
     Spec(
         name="arctan",
         title="Arctangent",
-        pieces=(Piece(where="all x", formula="pi*cauchy_pdf(x)"),),
+        pieces=everywhere("pi*cauchy_pdf(x)"),
         source="torch.atan; no first publication is known",
         peers=("torch:atan",),
     ),
     Spec(
         name="erf",
         title="Error function",
-        pieces=(Piece(where="all x", formula="2/sqrt(pi)*exp(-x**2)", integral="erf(x)"),),
+        pieces=everywhere("2/sqrt(pi)*exp(-x**2)", "erf(x)"),
         source="Williams 1996, Computing with Infinite Networks",
         peers=("torch:erf",),
     ),
     Spec(
         name="softsign",
         title="Softsign: x/(1 + |x|)",
-        pieces=(
-            Piece(where="x > 0", formula="1/(1 + x)**2", integral="x/(1 + x)"),
-            Piece(where="x <= 0", formula="1/(1 - x)**2", integral="x/(1 - x)"),
-        ),
+        pieces=cut(("x > 0", "1/(1 + x)**2", "x/(1 + x)"), ("x <= 0", "1/(1 - x)**2", "x/(1 - x)")),
         source="Elliott 1993, A Better Activation Function for Artificial Neural Networks",
         aliases=("elliott",),
         peers=("torch.nn.functional:softsign",),
@@ -85,24 +71,12 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="isru",
         title="ISRU: x/sqrt(1 + alpha x**2)",
-        pieces=(
-            Piece(
-                where="x > 1",
-                formula="(alpha + x**-2)**(-3/2)*x**-3",
-                integral="1/sqrt(alpha + x**-2)",
-            ),
-            Piece(
-                where="-1 <= x <= 1",
-                formula="(1 + alpha*x**2)**(-3/2)",
-                integral="x/sqrt(1 + alpha*x**2)",
-            ),
-            Piece(
-                where="x < -1",
-                formula="-(alpha + x**-2)**(-3/2)*x**-3",
-                integral="-1/sqrt(alpha + x**-2)",
-            ),
+        pieces=cut(
+            ("x > 1", "(alpha + x**-2)**(-3/2)*x**-3", "1/sqrt(alpha + x**-2)"),
+            ("-1 <= x <= 1", "(1 + alpha*x**2)**(-3/2)", "x/sqrt(1 + alpha*x**2)"),
+            ("x < -1", "-(alpha + x**-2)**(-3/2)*x**-3", "-1/sqrt(alpha + x**-2)"),
         ),
-        parameters=(Parameter(name="alpha", initial=1.0, bijection=Fixed()),),
+        parameters=fixed(alpha=1.0),
         source=(
             "Carlile et al. 2017, Improving Deep Learning by Inverse Square Root Linear Units"
             " (1710.09967)"
@@ -112,13 +86,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="gaussian",
         title="Gaussian bump: exp(-x**2)",
-        pieces=(
-            Piece(
-                where="all x",
-                formula="-2*sqrt(2*pi)*x*normal_pdf(sqrt(2)*x)",
-                integral="exp(-x**2)",
-            ),
-        ),
+        pieces=everywhere("-2*sqrt(2*pi)*x*normal_pdf(sqrt(2)*x)", "exp(-x**2)"),
         anchor=("0", "1"),
         source=(
             "Ramasinghe and Lucey 2021, Beyond Periodicity: Towards a Unifying Framework for"
@@ -132,7 +100,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="sine",
         title="Sine",
-        pieces=(Piece(where="all x", formula="cos(x)", integral="sin(x)"),),
+        pieces=everywhere("cos(x)", "sin(x)"),
         source=(
             "Sitzmann et al. 2020, Implicit Neural Representations with Periodic Activation"
             " Functions (2006.09661)"
@@ -143,7 +111,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="cosine",
         title="Cosine",
-        pieces=(Piece(where="all x", formula="-sin(x)", integral="cos(x)"),),
+        pieces=everywhere("-sin(x)", "cos(x)"),
         anchor=("0", "1"),
         source="Rahimi and Recht 2007, Random Features for Large-Scale Kernel Machines",
         peers=("torch:cos",),
@@ -151,11 +119,8 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="laplace",
         title="Laplace: the normal gate that matches a squared rectifier",
-        pieces=(Piece(where="all x", formula="normal_pdf((x - mu)/sigma)/sigma"),),
-        parameters=(
-            Parameter(name="mu", initial=0.707107, bijection=Fixed()),
-            Parameter(name="sigma", initial=0.282095, bijection=Fixed()),
-        ),
+        pieces=everywhere("normal_pdf((x - mu)/sigma)/sigma"),
+        parameters=fixed(mu=0.707107, sigma=0.282095),
         anchor=("mu", "1/2"),
         source="Ma et al. 2022, Mega: Moving Average Equipped Gated Attention (2209.10655)",
         notes="The paper's sqrt(1/2) and sqrt(1/(4 pi)), rounded to six digits as in transformers.",
@@ -164,9 +129,9 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="cloglog",
         title="Complementary log-log gate: 1 - exp(-exp(x))",
-        pieces=(
-            Piece(where="x > 0", formula="gompertz_pdf(-x)", integral="1 - gompertz(-x)"),
-            Piece(where="x <= 0", formula="gompertz_pdf(-x)", integral="-expm1(-exp(x))"),
+        pieces=cut(
+            ("x > 0", "gompertz_pdf(-x)", "1 - gompertz(-x)"),
+            ("x <= 0", "gompertz_pdf(-x)", "-expm1(-exp(x))"),
         ),
         anchor=("0", "-expm1(-1)"),
         source=(

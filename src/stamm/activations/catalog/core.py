@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stamm.activations.spec import Piece, Spec
-from stamm.activations.transforms.gates import Gate, expand, gate_spec, gated, self_gated
+from stamm.activations.catalog.notation import cut
+from stamm.activations.spec import Spec
+from stamm.activations.spec.gates import Gate, expand, gate_spec, gated, self_gated
 
 LOGISTIC = Gate(
     name="sigmoid",
@@ -32,7 +33,7 @@ CAUCHY = Gate(
 RELU = Spec(
     name="relu",
     title="Rectifier",
-    pieces=(Piece(where="x > 0", formula="1"), Piece(where="x <= 0", formula="0")),
+    pieces=cut(("x > 0", "1"), ("x <= 0", "0")),
     continuity="jump",
     peers=("torch.nn.functional:relu",),
     source="Nair and Hinton 2010, Rectified Linear Units Improve Restricted Boltzmann Machines",
@@ -41,7 +42,7 @@ RELU = Spec(
 RELU2 = Spec(
     name="relu2",
     title="Squared rectifier",
-    pieces=(Piece(where="x > 0", formula="2*x"), Piece(where="x <= 0", formula="0")),
+    pieces=cut(("x > 0", "2*x"), ("x <= 0", "0")),
     source="So et al. 2021, Primer (2109.08668)",
     aliases=("relu_squared",),
     peers=("transformers.activations:ReLUSquaredActivation",),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stamm.activations.spec import Piece, Spec
+from stamm.activations.catalog.notation import cut, everywhere, fixed, positive
+from stamm.activations.spec import Spec
 from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
 
 _GOLDEN = "Basirat and Roth 2018, The Quest for the Golden Activation Function (1808.00783)"
@@ -12,10 +13,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="elu",
         title="ELU: exponential linear unit",
-        pieces=(
-            Piece(where="x > 0", formula="1"),
-            Piece(where="x <= 0", formula="alpha*exp(x)"),
-        ),
+        pieces=cut(("x > 0", "1"), ("x <= 0", "alpha*exp(x)")),
         parameters=(_ALPHA,),
         continuity="jump",
         source=(
@@ -28,10 +26,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="celu",
         title="CELU: ELU whose gradient is continuous for every alpha",
-        pieces=(
-            Piece(where="x > 0", formula="1"),
-            Piece(where="x <= 0", formula="exp(x/alpha)"),
-        ),
+        pieces=cut(("x > 0", "1"), ("x <= 0", "exp(x/alpha)")),
         parameters=(_ALPHA,),
         source="Barron 2017, Continuously Differentiable Exponential Linear Units (1704.07483)",
         peers=("torch.nn.functional:celu",),
@@ -39,14 +34,8 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="selu",
         title="SELU: scaled ELU that keeps mean 0 and variance 1",
-        pieces=(
-            Piece(where="x > 0", formula="scale"),
-            Piece(where="x <= 0", formula="scale*alpha*exp(x)"),
-        ),
-        parameters=(
-            Parameter(name="alpha", initial=1.6732632423543772, bijection=Fixed()),
-            Parameter(name="scale", initial=1.0507009873554805, bijection=Fixed()),
-        ),
+        pieces=cut(("x > 0", "scale"), ("x <= 0", "scale*alpha*exp(x)")),
+        parameters=fixed(alpha=1.6732632423543772, scale=1.0507009873554805),
         continuity="jump",
         source="Klambauer et al. 2017, Self-Normalizing Neural Networks (1706.02515)",
         notes="The constants are the fixed point of the moments, to the nearest double.",
@@ -55,14 +44,8 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="pelu",
         title="PELU: ELU with learned height and decay",
-        pieces=(
-            Piece(where="x > 0", formula="a/b"),
-            Piece(where="x <= 0", formula="a/b*exp(x/b)"),
-        ),
-        parameters=(
-            Parameter(name="a", initial=1.0, bijection=Softplus()),
-            Parameter(name="b", initial=1.0, bijection=Softplus()),
-        ),
+        pieces=cut(("x > 0", "a/b"), ("x <= 0", "a/b*exp(x/b)")),
+        parameters=positive(a=1.0, b=1.0),
         source=(
             "Trottier, Giguère and Chaib-draa 2016, Parametric Exponential Linear Unit for Deep"
             " Convolutional Neural Networks (1605.09332)"
@@ -72,10 +55,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="mpelu",
         title="MPELU: ELU with learned height and rate, apart from the right side",
-        pieces=(
-            Piece(where="x > 0", formula="1"),
-            Piece(where="x <= 0", formula="alpha*beta*exp(beta*x)"),
-        ),
+        pieces=cut(("x > 0", "1"), ("x <= 0", "alpha*beta*exp(beta*x)")),
         parameters=(
             Parameter(name="alpha", initial=1.0, bijection=Identity()),
             Parameter(name="beta", initial=1.0, bijection=Softplus()),
@@ -89,12 +69,12 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="elish",
         title="ELiSH: SiLU on the right, ELU times the logistic gate on the left",
-        pieces=(
-            Piece(where="x > 0", formula="logistic(x) + x*logistic(x)*logistic(-x)"),
-            Piece(
-                where="x <= 0",
-                formula="exp(x)*logistic(x) + expm1(x)*logistic(x)*logistic(-x)",
-                integral="expm1(x)*logistic(x)",
+        pieces=cut(
+            ("x > 0", "logistic(x) + x*logistic(x)*logistic(-x)"),
+            (
+                "x <= 0",
+                "exp(x)*logistic(x) + expm1(x)*logistic(x)*logistic(-x)",
+                "expm1(x)*logistic(x)",
             ),
         ),
         source=_GOLDEN,
@@ -102,15 +82,11 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="hard_elish",
         title="HardELiSH: identity and ELU, each times a hard gate",
-        pieces=(
-            Piece(where="x >= 1", formula="1"),
-            Piece(where="0 < x < 1", formula="x + 1/2", integral="x*(x + 1)/2"),
-            Piece(
-                where="-1 < x <= 0",
-                formula="(expm1(x) + (x + 1)*exp(x))/2",
-                integral="(x + 1)*expm1(x)/2",
-            ),
-            Piece(where="x <= -1", formula="0"),
+        pieces=cut(
+            ("x >= 1", "1"),
+            ("0 < x < 1", "x + 1/2", "x*(x + 1)/2"),
+            ("-1 < x <= 0", "(expm1(x) + (x + 1)*exp(x))/2", "(x + 1)*expm1(x)/2"),
+            ("x <= -1", "0"),
         ),
         continuity="jump",
         source=_GOLDEN,
@@ -118,15 +94,8 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="nlrelu",
         title="NLReLU: logarithm of a rectifier",
-        pieces=(
-            Piece(
-                where="x > 0",
-                formula="beta/(1 + beta*x)",
-                integral="log1p(beta*x)",
-            ),
-            Piece(where="x <= 0", formula="0"),
-        ),
-        parameters=(Parameter(name="beta", initial=1.0, bijection=Fixed()),),
+        pieces=cut(("x > 0", "beta/(1 + beta*x)", "log1p(beta*x)"), ("x <= 0", "0")),
+        parameters=fixed(beta=1.0),
         continuity="jump",
         source=(
             "Liu et al. 2019, Natural-Logarithm-Rectified Activation Function in Convolutional"
@@ -136,7 +105,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="softplus",
         title="Softplus: the integral of the logistic gate",
-        pieces=(Piece(where="all x", formula="logistic(x)"),),
+        pieces=everywhere("logistic(x)"),
         anchor=("0", "log(2)"),
         source=(
             "Dugas et al. 2000, Incorporating Second-Order Functional Knowledge for Better Option"
@@ -147,11 +116,11 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="softplus_beta",
         title="Softplus with a learned sharpness",
-        pieces=(
-            Piece(where="x > 0", formula="logistic(beta*x)", integral="x + softplus(-beta*x)/beta"),
-            Piece(where="x <= 0", formula="logistic(beta*x)", integral="softplus(beta*x)/beta"),
+        pieces=cut(
+            ("x > 0", "logistic(beta*x)", "x + softplus(-beta*x)/beta"),
+            ("x <= 0", "logistic(beta*x)", "softplus(beta*x)/beta"),
         ),
-        parameters=(Parameter(name="beta", initial=1.0, bijection=Softplus()),),
+        parameters=positive(beta=1.0),
         anchor=("0", "log(2)/beta"),
         source=(
             "Dugas et al. 2000, Incorporating Second-Order Functional Knowledge for Better Option"
@@ -163,7 +132,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="log_sigmoid",
         title="Logarithm of the logistic gate",
-        pieces=(Piece(where="all x", formula="logistic(-x)", integral="-softplus(-x)"),),
+        pieces=everywhere("logistic(-x)", "-softplus(-x)"),
         anchor=("0", "-log(2)"),
         source="torch.nn.LogSigmoid; -softplus(-x)",
         peers=("torch.nn.functional:logsigmoid",),
@@ -171,12 +140,9 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="logish",
         title="Logish: x log(1 + sigmoid(x))",
-        pieces=(
-            Piece(
-                where="all x",
-                formula="log1p(logistic(x)) + x*logistic(x)*logistic(-x)/(1 + logistic(x))",
-                integral="x*log1p(logistic(x))",
-            ),
+        pieces=everywhere(
+            "log1p(logistic(x)) + x*logistic(x)*logistic(-x)/(1 + logistic(x))",
+            "x*log1p(logistic(x))",
         ),
         source=(
             "Zhu et al. 2021, Logish: A New Nonlinear Nonmonotonic Activation Function for"
@@ -186,16 +152,11 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="smish",
         title="Smish: x tanh(log(1 + sigmoid(x)))",
-        pieces=(
-            Piece(
-                where="all x",
-                formula=(
-                    "logistic(x)*(2 + logistic(x))/(2 + 2*logistic(x) + logistic(x)**2)"
-                    " + 4*x*logistic(x)*logistic(-x)*(1 + logistic(x))"
-                    "/(2 + 2*logistic(x) + logistic(x)**2)**2"
-                ),
-                integral=("x*logistic(x)*(2 + logistic(x))/(2 + 2*logistic(x) + logistic(x)**2)"),
-            ),
+        pieces=everywhere(
+            "logistic(x)*(2 + logistic(x))/(2 + 2*logistic(x) + logistic(x)**2)"
+            " + 4*x*logistic(x)*logistic(-x)*(1 + logistic(x))"
+            "/(2 + 2*logistic(x) + logistic(x)**2)**2",
+            "x*logistic(x)*(2 + logistic(x))/(2 + 2*logistic(x) + logistic(x)**2)",
         ),
         source=(
             "Wang, Ren and Wang 2022, Smish: A Novel Activation Function for Deep Learning Methods"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stamm.activations.catalog.core import LOGISTIC, RELU2
+from stamm.activations.catalog.notation import cut, everywhere, fixed
 from stamm.activations.catalog.self_gated import GELU_TANH, QUICK_GELU
 from stamm.activations.catalog.xielu import XIELU
-from stamm.activations.spec import Factor, Gated, Jump, Piece, Spec
-from stamm.activations.spec.parameters import Fixed, Parameter
-from stamm.activations.transforms import gate_spec, gated
+from stamm.activations.spec import Factor, Gated, Jump, Spec
+from stamm.activations.spec.gates import gate_spec, gated
 
 _GLU_PAPER = "Shazeer 2020, GLU Variants Improve Transformer (2002.05202)"
 _DAUPHIN = "Dauphin et al. 2016, Language Modeling with Gated Convolutional Networks (1612.08083)"
@@ -22,11 +22,7 @@ _DAUPHIN = "Dauphin et al. 2016, Language Modeling with Gated Convolutional Netw
 def _clamped_up(offset: str) -> Factor:
     """min(max(u, -7), 7) plus an offset; the slope is 1 at the limits, as torch.clamp has it."""
     return Factor(
-        pieces=(
-            Piece(where="x < -7", formula="0"),
-            Piece(where="-7 <= x <= 7", formula="1"),
-            Piece(where="x > 7", formula="0"),
-        ),
+        pieces=cut(("x < -7", "0"), ("-7 <= x <= 7", "1"), ("x > 7", "0")),
         anchor=("0", offset),
     )
 
@@ -34,12 +30,12 @@ def _clamped_up(offset: str) -> Factor:
 DRELU = Spec(
     name="drelu",
     title="dReLU: both inputs rectified, then multiplied",
-    pieces=(Piece(where="x > 0", formula="1"), Piece(where="x <= 0", formula="0")),
+    pieces=cut(("x > 0", "1"), ("x <= 0", "0")),
     continuity="jump",
     arity=Gated(
         order=2,
         up=Factor(
-            pieces=(Piece(where="x > 0", formula="1"), Piece(where="x <= 0", formula="0")),
+            pieces=cut(("x > 0", "1"), ("x <= 0", "0")),
         ),
     ),
     source="Song et al. 2024, Turbo Sparse (2406.05955)",
@@ -48,13 +44,13 @@ DRELU = Spec(
 SWIGLU_OAI = Spec(
     name="swiglu_oai",
     title="Clamped SwiGLU: min(gate, 7) through Quick GELU, times clamped up plus 1",
-    pieces=(
-        Piece(
-            where="x <= 7",
-            formula="logistic(1.702*x) + 1.702*x*logistic(1.702*x)*logistic(-1.702*x)",
-            integral="x*logistic(1.702*x)",
+    pieces=cut(
+        (
+            "x <= 7",
+            "logistic(1.702*x) + 1.702*x*logistic(1.702*x)*logistic(-1.702*x)",
+            "x*logistic(1.702*x)",
         ),
-        Piece(where="x > 7", formula="0"),
+        ("x > 7", "0"),
     ),
     continuity="jump",
     arity=Gated(order=2, layout="interleaved", up=_clamped_up("1")),
@@ -69,13 +65,9 @@ SWIGLU_OAI = Spec(
 SWIGLU_STEP = Spec(
     name="swiglu_step",
     title="Stepped SwiGLU: min(silu(gate), 7), times clamped up",
-    pieces=(
-        Piece(
-            where="x <= 7.006342814601791",
-            formula="logistic(x) + x*logistic(x)*logistic(-x)",
-            integral="x*logistic(x)",
-        ),
-        Piece(where="x > 7.006342814601791", formula="0"),
+    pieces=cut(
+        ("x <= 7.006342814601791", "logistic(x) + x*logistic(x)*logistic(-x)", "x*logistic(x)"),
+        ("x > 7.006342814601791", "0"),
     ),
     continuity="jump",
     arity=Gated(order=2, up=_clamped_up("0")),
@@ -88,25 +80,14 @@ SWIGLU_STEP = Spec(
 SITU_GLU = Spec(
     name="situ_glu",
     title="SiTU-GLU: 4 tanh(gate/4) logistic(gate), times 25 tanh(up/25)",
-    pieces=(
-        Piece(
-            where="all x",
-            formula=(
-                "4*logistic(x)*logistic(x/2)*logistic(-x/2) + 4*tanh(x/4)*logistic(x)*logistic(-x)"
-            ),
-            integral="4*tanh(x/4)*logistic(x)",
-        ),
+    pieces=everywhere(
+        "4*logistic(x)*logistic(x/2)*logistic(-x/2) + 4*tanh(x/4)*logistic(x)*logistic(-x)",
+        "4*tanh(x/4)*logistic(x)",
     ),
     arity=Gated(
         order=2,
         up=Factor(
-            pieces=(
-                Piece(
-                    where="all x",
-                    formula="4*logistic(2*x/25)*logistic(-2*x/25)",
-                    integral="25*tanh(x/25)",
-                ),
-            ),
+            pieces=everywhere("4*logistic(2*x/25)*logistic(-2*x/25)", "25*tanh(x/25)"),
         ),
     ),
     source="Kimi K3 technical report, equation 12; NVIDIA/TransformerEngine pull request 3402",
@@ -118,11 +99,8 @@ SITU_GLU = Spec(
 FATRELU_GLU = Spec(
     name="fatrelu_glu",
     title="FATReLU-GLU: gate where it exceeds a threshold, else 0, times up",
-    pieces=(
-        Piece(where="x > threshold", formula="1"),
-        Piece(where="x <= threshold", formula="0"),
-    ),
-    parameters=(Parameter(name="threshold", initial=0.01, bijection=Fixed()),),
+    pieces=cut(("x > threshold", "1"), ("x <= threshold", "0")),
+    parameters=fixed(threshold=0.01),
     continuity="jump",
     jumps=(Jump(at="threshold", by="threshold"),),
     arity=Gated(order=2),
@@ -145,13 +123,7 @@ GTU = replace(
         order=1,
         layout="up_first",
         up=Factor(
-            pieces=(
-                Piece(
-                    where="all x",
-                    formula="4*logistic(2*x)*logistic(-2*x)",
-                    integral="tanh(x)",
-                ),
-            ),
+            pieces=everywhere("4*logistic(2*x)*logistic(-2*x)", "tanh(x)"),
         ),
     ),
     source=f"van den Oord et al. 2016, PixelCNN Decoders (1606.05328); named in {_DAUPHIN}",
@@ -159,7 +131,7 @@ GTU = replace(
 BILINEAR = Spec(
     name="bilinear",
     title="Bilinear: gate times up",
-    pieces=(Piece(where="all x", formula="1"),),
+    pieces=everywhere("1"),
     arity=Gated(order=2),
     source=_GLU_PAPER,
     notes="No nonlinearity but the product itself.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stamm.activations.catalog.notation import cut, fixed, free
 from stamm.activations.spec import Gated, Piece, Spec
 from stamm.activations.spec.parameters import Absolute, Fixed, Identity, Parameter, Softplus
 
@@ -28,9 +29,8 @@ _ABSOLUTE_NOTE = "alpha_n = |beta| + |raw| and all others are |raw|: the library
 XIEP = Spec(
     name="xiep",
     title="xIEP: xIELU with a cubic term on the right",
-    pieces=(
-        Piece(where="x > 0", formula="3*alpha_3*x**2 + 2*alpha_2*x + beta"),
-        Piece(where="x <= 0", formula="alpha_n*(exp(x) - 1) + beta"),
+    pieces=cut(
+        ("x > 0", "3*alpha_3*x**2 + 2*alpha_2*x + beta"), ("x <= 0", "alpha_n*(exp(x) - 1) + beta")
     ),
     parameters=(
         Parameter(name="alpha_2", initial=0.8, bijection=Softplus()),
@@ -44,17 +44,9 @@ XIEP = Spec(
 XIPRELUP = Spec(
     name="xiprelup",
     title="xIPReLUP: xIPReLU with a trainable power",
-    pieces=(
-        Piece(
-            where="x > 0",
-            formula="alpha_p*power*x**(power - 1) + beta",
-            integral="alpha_p*x**power + beta*x",
-        ),
-        Piece(
-            where="x <= 0",
-            formula="beta - alpha_n*power*(-x)**(power - 1)",
-            integral="alpha_n*(-x)**power + beta*x",
-        ),
+    pieces=cut(
+        ("x > 0", "alpha_p*power*x**(power - 1) + beta", "alpha_p*x**power + beta*x"),
+        ("x <= 0", "beta - alpha_n*power*(-x)**(power - 1)", "alpha_n*(-x)**power + beta*x"),
     ),
     parameters=(
         Parameter(name="alpha_p", initial=0.8, bijection=Softplus()),
@@ -105,10 +97,7 @@ GXSSSLUPR = replace(
 POLYRELU = Spec(
     name="polyrelu",
     title="PolyReLU: powers one to three of the rectifier",
-    pieces=(
-        Piece(where="x > 0", formula="alpha_1 + 2*alpha_2*x + 3*alpha_3*x**2"),
-        Piece(where="x <= 0", formula="0"),
-    ),
+    pieces=cut(("x > 0", "alpha_1 + 2*alpha_2*x + 3*alpha_3*x**2"), ("x <= 0", "0")),
     parameters=tuple(
         Parameter(name=f"alpha_{power}", initial=1 / 3, bijection=Identity()) for power in (1, 2, 3)
     ),
@@ -119,15 +108,15 @@ POLYRELU = Spec(
 RELU2_SOFT_CLAMPED = Spec(
     name="relu2_soft_clamped",
     title="Soft-clamped squared rectifier: (limit tanh(relu(x)/limit))**2",
-    pieces=(
-        Piece(
-            where="x > 0",
-            formula=("8*limit*tanh(x/limit)*logistic(2*x/limit)*logistic(-2*x/limit)"),
-            integral="limit**2*tanh(x/limit)**2",
+    pieces=cut(
+        (
+            "x > 0",
+            "8*limit*tanh(x/limit)*logistic(2*x/limit)*logistic(-2*x/limit)",
+            "limit**2*tanh(x/limit)**2",
         ),
-        Piece(where="x <= 0", formula="0"),
+        ("x <= 0", "0"),
     ),
-    parameters=(Parameter(name="limit", initial=16.0, bijection=Fixed()),),
+    parameters=fixed(limit=16.0),
     source="NVIDIA/TransformerEngine pull request 3463",
     notes=(
         "At limit 16 the slope is at most 12.32, at x = 10.54, where that of the squared rectifier"
@@ -137,19 +126,19 @@ RELU2_SOFT_CLAMPED = Spec(
 CRRELU = Spec(
     name="crrelu",
     title="CRReLU: rectifier plus epsilon x exp(-x**2/2)",
-    pieces=(
-        Piece(
-            where="x > 0",
-            formula="1 + epsilon*(1 - x**2)*sqrt(2*pi)*normal_pdf(x)",
-            integral="x + epsilon*x*sqrt(2*pi)*normal_pdf(x)",
+    pieces=cut(
+        (
+            "x > 0",
+            "1 + epsilon*(1 - x**2)*sqrt(2*pi)*normal_pdf(x)",
+            "x + epsilon*x*sqrt(2*pi)*normal_pdf(x)",
         ),
-        Piece(
-            where="x <= 0",
-            formula="epsilon*(1 - x**2)*sqrt(2*pi)*normal_pdf(x)",
-            integral="epsilon*x*sqrt(2*pi)*normal_pdf(x)",
+        (
+            "x <= 0",
+            "epsilon*(1 - x**2)*sqrt(2*pi)*normal_pdf(x)",
+            "epsilon*x*sqrt(2*pi)*normal_pdf(x)",
         ),
     ),
-    parameters=(Parameter(name="epsilon", initial=0.01, bijection=Identity()),),
+    parameters=free(epsilon=0.01),
     continuity="jump",
     source="Sun et al. 2024, A Method on Searching Better Activation Functions (2405.12954)",
     notes=(
@@ -160,11 +149,8 @@ CRRELU = Spec(
 STARRELU = Spec(
     name="starrelu",
     title="StarReLU: scale times the squared rectifier, plus bias",
-    pieces=(Piece(where="x > 0", formula="2*scale*x"), Piece(where="x <= 0", formula="0")),
-    parameters=(
-        Parameter(name="scale", initial=0.8944, bijection=Identity()),
-        Parameter(name="bias", initial=-0.4472, bijection=Identity()),
-    ),
+    pieces=cut(("x > 0", "2*scale*x"), ("x <= 0", "0")),
+    parameters=free(scale=0.8944, bias=-0.4472),
     anchor=("0", "bias"),
     source="Yu et al. 2022, MetaFormer Baselines for Vision (2210.13452)",
     notes=(
@@ -175,20 +161,14 @@ STARRELU = Spec(
 SYMLOG = Spec(
     name="symlog",
     title="Symlog: sign(x) log(1 + |x|)",
-    pieces=(
-        Piece(where="x > 0", formula="1/(1 + x)", integral="log1p(x)"),
-        Piece(where="x <= 0", formula="1/(1 - x)", integral="-log1p(-x)"),
-    ),
+    pieces=cut(("x > 0", "1/(1 + x)", "log1p(x)"), ("x <= 0", "1/(1 - x)", "-log1p(-x)")),
     source="Hafner et al. 2023, Mastering Diverse Domains through World Models (2301.04104)",
     notes="Inverse of symexp.",
 )
 SYMEXP = Spec(
     name="symexp",
     title="Symexp: sign(x) (exp(|x|) - 1)",
-    pieces=(
-        Piece(where="x > 0", formula="exp(x)", integral="expm1(x)"),
-        Piece(where="x <= 0", formula="exp(-x)", integral="-expm1(-x)"),
-    ),
+    pieces=cut(("x > 0", "exp(x)", "expm1(x)"), ("x <= 0", "exp(-x)", "-expm1(-x)")),
     source="Hafner et al. 2023, Mastering Diverse Domains through World Models (2301.04104)",
     notes="Inverse of symlog. Overflows float32 beyond |x| = 88.7 and float16 beyond 11.0.",
 )

@@ -8,8 +8,9 @@ Closed-form Mittag-Leffler members are entries under other names (ELU, the logis
 
 from __future__ import annotations
 
+from stamm.activations.catalog.notation import cut, everywhere, fixed, free, positive
 from stamm.activations.spec import Jump, Piece, Spec
-from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
+from stamm.activations.spec.parameters import Identity, Parameter
 
 _MONOTONIC = "Runje and Shankaranarayana 2022, Constrained Monotonic Neural Networks (2205.11775)"
 
@@ -68,18 +69,11 @@ PAU = Spec(
 TEMPERED_SIGMOID = Spec(
     name="tempered_sigmoid",
     title="Tempered sigmoid: scale logistic(temperature x) - offset",
-    pieces=(
-        Piece(
-            where="all x",
-            formula="scale*temperature*logistic(temperature*x)*logistic(-temperature*x)",
-            integral="scale*logistic(temperature*x)",
-        ),
+    pieces=everywhere(
+        "scale*temperature*logistic(temperature*x)*logistic(-temperature*x)",
+        "scale*logistic(temperature*x)",
     ),
-    parameters=(
-        Parameter(name="scale", initial=2.0, bijection=Fixed()),
-        Parameter(name="temperature", initial=2.0, bijection=Fixed()),
-        Parameter(name="offset", initial=1.0, bijection=Fixed()),
-    ),
+    parameters=fixed(scale=2.0, temperature=2.0, offset=1.0),
     anchor=("0", "scale/2 - offset"),
     source=(
         "Papernot et al. 2020, Tempered Sigmoid Activations for Deep Learning with Differential"
@@ -90,12 +84,8 @@ TEMPERED_SIGMOID = Spec(
 CLIPPED_RELU_ZERO = Spec(
     name="clipped_relu_zero",
     title="Rectifier that falls back to 0 above a threshold",
-    pieces=(
-        Piece(where="x <= 0", formula="0"),
-        Piece(where="0 < x <= threshold", formula="1"),
-        Piece(where="x > threshold", formula="0"),
-    ),
-    parameters=(Parameter(name="threshold", initial=6.0, bijection=Fixed()),),
+    pieces=cut(("x <= 0", "0"), ("0 < x <= threshold", "1"), ("x > threshold", "0")),
+    parameters=fixed(threshold=6.0),
     continuity="jump",
     jumps=(Jump(at="threshold", by="-threshold"),),
     source="Hoang, Hanif and Shafique 2019, FT-ClipAct (1912.00941)",
@@ -107,12 +97,8 @@ CLIPPED_RELU_ZERO = Spec(
 PACT = Spec(
     name="pact",
     title="PACT: rectifier clipped at a trainable level",
-    pieces=(
-        Piece(where="x <= 0", formula="0"),
-        Piece(where="0 < x < alpha", formula="1"),
-        Piece(where="x >= alpha", formula="0"),
-    ),
-    parameters=(Parameter(name="alpha", initial=10.0, bijection=Softplus()),),
+    pieces=cut(("x <= 0", "0"), ("0 < x < alpha", "1"), ("x >= alpha", "0")),
+    parameters=positive(alpha=10.0),
     continuity="jump",
     source="Choi et al. 2018, PACT: Parameterized Clipping Activation (1805.06085)",
     aliases=("clipped_relu",),
@@ -125,20 +111,17 @@ PACT = Spec(
 ELU_CONCAVE = Spec(
     name="elu_concave",
     title="Concave ELU: -elu(-x)",
-    pieces=(
-        Piece(where="x <= 0", formula="1"),
-        Piece(where="x > 0", formula="exp(-x)", integral="-expm1(-x)"),
-    ),
+    pieces=cut(("x <= 0", "1"), ("x > 0", "exp(-x)", "-expm1(-x)")),
     source=_MONOTONIC,
     notes="With elu and elu_saturated the three kinds of unit of a constrained monotonic layer.",
 )
 ELU_SATURATED = Spec(
     name="elu_saturated",
     title="Saturated ELU: convex below 0, concave above",
-    pieces=(
-        Piece(where="x <= -1", formula="exp(x + 1)", integral="exp(x + 1)"),
-        Piece(where="-1 < x < 1", formula="1"),
-        Piece(where="x >= 1", formula="exp(1 - x)", integral="-exp(1 - x)"),
+    pieces=cut(
+        ("x <= -1", "exp(x + 1)", "exp(x + 1)"),
+        ("-1 < x < 1", "1"),
+        ("x >= 1", "exp(1 - x)", "-exp(1 - x)"),
     ),
     source=_MONOTONIC,
     notes="elu(x + 1) - elu(1) up to 0 and elu(1) - elu(1 - x) above: bounded by 2 on both sides.",
@@ -146,17 +129,9 @@ ELU_SATURATED = Spec(
 SOFTPLUS_SATURATED = Spec(
     name="softplus_saturated",
     title="Saturated softplus: convex below 0, concave above",
-    pieces=(
-        Piece(
-            where="x <= 0",
-            formula="logistic(x + 1)",
-            integral="log1p(exp(1)/(1 + exp(1))*expm1(x))",
-        ),
-        Piece(
-            where="x > 0",
-            formula="logistic(1 - x)",
-            integral="-log1p(exp(1)/(1 + exp(1))*expm1(-x))",
-        ),
+    pieces=cut(
+        ("x <= 0", "logistic(x + 1)", "log1p(exp(1)/(1 + exp(1))*expm1(x))"),
+        ("x > 0", "logistic(1 - x)", "-log1p(exp(1)/(1 + exp(1))*expm1(-x))"),
     ),
     source=_MONOTONIC,
     notes="softplus(x + 1) - softplus(1) up to 0 and softplus(1) - softplus(1 - x) above.",
@@ -164,9 +139,9 @@ SOFTPLUS_SATURATED = Spec(
 HELU = Spec(
     name="helu",
     title="HeLU: a rectifier whose backward threshold lies at -0.05",
-    pieces=(Piece(where="x > 0", formula="1"), Piece(where="x <= 0", formula="0")),
+    pieces=cut(("x > 0", "1"), ("x <= 0", "0")),
     continuity="jump",
-    surrogate=(Piece(where="x > -0.05", formula="1"), Piece(where="x <= -0.05", formula="0")),
+    surrogate=cut(("x > -0.05", "1"), ("x <= -0.05", "0")),
     source="Kimhi et al. 2024, Hysteresis Activation Function for Efficient Inference (2411.10573)",
     notes=(
         "The backward pass is declared, and is not the gradient of this function: on -0.05 < x <= 0 it"
@@ -177,16 +152,8 @@ HELU = Spec(
 TMAF_DIAGONAL = Spec(
     name="tmaf_diagonal",
     title="Diagonal TMAF on three intervals: a trainable multiple of x on each",
-    pieces=(
-        Piece(where="x <= 0", formula="t_1"),
-        Piece(where="0 < x <= 1", formula="t_2"),
-        Piece(where="x > 1", formula="t_3"),
-    ),
-    parameters=(
-        Parameter(name="t_1", initial=0.0, bijection=Identity()),
-        Parameter(name="t_2", initial=1.0, bijection=Identity()),
-        Parameter(name="t_3", initial=1.0, bijection=Identity()),
-    ),
+    pieces=cut(("x <= 0", "t_1"), ("0 < x <= 1", "t_2"), ("x > 1", "t_3")),
+    parameters=free(t_1=0.0, t_2=1.0, t_3=1.0),
     continuity="jump",
     jumps=(Jump(at="1", by="t_3 - t_2"),),
     source="Liu, Li and Zikatanov 2021, Trainable Matrix Activation Functions (2109.09948)",

@@ -6,7 +6,8 @@ elsewhere one of the two sides was chosen; the notes record it where it could ma
 
 from __future__ import annotations
 
-from stamm.activations.spec import Jump, Piece, Spec
+from stamm.activations.catalog.notation import cut, everywhere, fixed, free, positive
+from stamm.activations.spec import Jump, Spec
 from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
 
 _MOBILENET = "Howard et al. 2019, Searching for MobileNetV3 (1905.02244)"
@@ -29,7 +30,7 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="identity",
         title="Identity",
-        pieces=(Piece(where="all x", formula="1"),),
+        pieces=everywhere("1"),
         source="torch.nn.Identity; the baseline without a nonlinearity",
         aliases=("linear",),
         peers=("torch.nn:Identity", "transformers.activations:LinearActivation"),
@@ -37,8 +38,8 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="leaky_relu",
         title="Leaky rectifier",
-        pieces=(Piece(where="x > 0", formula="1"), Piece(where="x <= 0", formula="alpha")),
-        parameters=(Parameter(name="alpha", initial=0.01, bijection=Fixed()),),
+        pieces=cut(("x > 0", "1"), ("x <= 0", "alpha")),
+        parameters=fixed(alpha=0.01),
         continuity="jump",
         source=(
             "Maas, Hannun and Ng 2013, Rectifier Nonlinearities Improve Neural Network Acoustic"
@@ -49,8 +50,8 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="prelu",
         title="PReLU: leaky rectifier with a learned slope",
-        pieces=(Piece(where="x > 0", formula="1"), Piece(where="x <= 0", formula="alpha")),
-        parameters=(Parameter(name="alpha", initial=0.25, bijection=Identity()),),
+        pieces=cut(("x > 0", "1"), ("x <= 0", "alpha")),
+        parameters=free(alpha=0.25),
         continuity="jump",
         source="He et al. 2015, Delving Deep into Rectifiers (1502.01852)",
         peers=("torch.nn:PReLU",),
@@ -58,11 +59,8 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="rrelu",
         title="RReLU: randomized leaky rectifier, as evaluated",
-        pieces=(Piece(where="x > 0", formula="1"), Piece(where="x <= 0", formula="(low + high)/2")),
-        parameters=(
-            Parameter(name="low", initial=1 / 8, bijection=Fixed()),
-            Parameter(name="high", initial=1 / 3, bijection=Fixed()),
-        ),
+        pieces=cut(("x > 0", "1"), ("x <= 0", "(low + high)/2")),
+        parameters=fixed(low=1 / 8, high=1 / 3),
         continuity="jump",
         source=(
             "Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional Network"
@@ -74,11 +72,8 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="lelelu",
         title="LeLeLU: leaky rectifier with a learned scale",
-        pieces=(
-            Piece(where="x > 0", formula="alpha"),
-            Piece(where="x <= 0", formula="0.01*alpha"),
-        ),
-        parameters=(Parameter(name="alpha", initial=1.0, bijection=Identity()),),
+        pieces=cut(("x > 0", "alpha"), ("x <= 0", "0.01*alpha")),
+        parameters=free(alpha=1.0),
         continuity="jump",
         source=(
             "Maniatopoulos and Mitianoudis 2021, Learnable Leaky ReLU (LeLeLU): An Alternative"
@@ -88,7 +83,7 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="modulus",
         title="Absolute value",
-        pieces=(Piece(where="x > 0", formula="1"), Piece(where="x <= 0", formula="-1")),
+        pieces=cut(("x > 0", "1"), ("x <= 0", "-1")),
         continuity="jump",
         source=_MODULUS,
         notes="The gradient at 0 is -1; torch.abs takes 0 there.",
@@ -96,11 +91,7 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="relu6",
         title="Rectifier that stops at 6",
-        pieces=(
-            Piece(where="x <= 0", formula="0"),
-            Piece(where="0 < x < 6", formula="1"),
-            Piece(where="x >= 6", formula="0"),
-        ),
+        pieces=cut(("x <= 0", "0"), ("0 < x < 6", "1"), ("x >= 6", "0")),
         continuity="jump",
         source="Krizhevsky 2010, Convolutional Deep Belief Networks on CIFAR-10",
         peers=("torch.nn.functional:relu6",),
@@ -108,11 +99,8 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="shifted_relu",
         title="Rectifier that opens at 1",
-        pieces=(
-            Piece(where="x > shift", formula="1"),
-            Piece(where="x <= shift", formula="0"),
-        ),
-        parameters=(Parameter(name="shift", initial=1.0, bijection=Fixed()),),
+        pieces=cut(("x > shift", "1"), ("x <= shift", "0")),
+        parameters=fixed(shift=1.0),
         continuity="jump",
         source=(
             "Mirzadeh et al. 2023, ReLU Strikes Back: Exploiting Activation Sparsity in Large"
@@ -122,11 +110,8 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="thresholded_relu",
         title="Identity above a threshold, 0 below it",
-        pieces=(
-            Piece(where="x > theta", formula="1"),
-            Piece(where="x <= theta", formula="0"),
-        ),
-        parameters=(Parameter(name="theta", initial=1.0, bijection=Fixed()),),
+        pieces=cut(("x > theta", "1"), ("x <= theta", "0")),
+        parameters=fixed(theta=1.0),
         continuity="jump",
         jumps=(Jump(at="theta", by="theta"),),
         source=(
@@ -137,11 +122,7 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="hard_shrink",
         title="Hard thresholding",
-        pieces=(
-            Piece(where="x > lam", formula="1"),
-            Piece(where="-lam <= x <= lam", formula="0"),
-            Piece(where="x < -lam", formula="1"),
-        ),
+        pieces=cut(("x > lam", "1"), ("-lam <= x <= lam", "0"), ("x < -lam", "1")),
         parameters=(_LAMBDA,),
         continuity="jump",
         jumps=(Jump(at="lam", by="lam"), Jump(at="-lam", by="lam")),
@@ -151,11 +132,7 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="soft_shrink",
         title="Soft thresholding",
-        pieces=(
-            Piece(where="x > lam", formula="1"),
-            Piece(where="-lam <= x <= lam", formula="0"),
-            Piece(where="x < -lam", formula="1"),
-        ),
+        pieces=cut(("x > lam", "1"), ("-lam <= x <= lam", "0"), ("x < -lam", "1")),
         parameters=(_LAMBDA,),
         continuity="jump",
         source=_SHRINKAGE,
@@ -164,11 +141,7 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="hard_tanh",
         title="Identity cut off at -1 and 1",
-        pieces=(
-            Piece(where="x <= -1", formula="0"),
-            Piece(where="-1 < x < 1", formula="1"),
-            Piece(where="x >= 1", formula="0"),
-        ),
+        pieces=cut(("x <= -1", "0"), ("-1 < x < 1", "1"), ("x >= 1", "0")),
         continuity="jump",
         source="Collobert 2004, Large Scale Machine Learning (thesis)",
         peers=("torch.nn.functional:hardtanh",),
@@ -176,11 +149,7 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="hard_sigmoid",
         title="Line from 0 at -3 to 1 at 3",
-        pieces=(
-            Piece(where="x <= -3", formula="0"),
-            Piece(where="-3 < x < 3", formula="1/6"),
-            Piece(where="x >= 3", formula="0"),
-        ),
+        pieces=cut(("x <= -3", "0"), ("-3 < x < 3", "1/6"), ("x >= 3", "0")),
         anchor=("0", "1/2"),
         continuity="jump",
         source=_MOBILENET,
@@ -190,25 +159,16 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="plu",
         title="PLU: steep between -1 and 1, flat beyond",
-        pieces=(
-            Piece(where="x <= -c", formula="alpha"),
-            Piece(where="-c < x < c", formula="1"),
-            Piece(where="x >= c", formula="alpha"),
-        ),
-        parameters=(
-            Parameter(name="alpha", initial=0.1, bijection=Fixed()),
-            Parameter(name="c", initial=1.0, bijection=Fixed()),
-        ),
+        pieces=cut(("x <= -c", "alpha"), ("-c < x < c", "1"), ("x >= c", "alpha")),
+        parameters=fixed(alpha=0.1, c=1.0),
         continuity="jump",
         source="Nicolae 2018, PLU: The Piecewise Linear Unit Activation Function (1809.09534)",
     ),
     Spec(
         name="s_shaped_relu",
         title="SReLU: three lines with learned knots and slopes",
-        pieces=(
-            Piece(where="x <= t_left", formula="a_left"),
-            Piece(where="t_left < x < t_right", formula="1"),
-            Piece(where="x >= t_right", formula="a_right"),
+        pieces=cut(
+            ("x <= t_left", "a_left"), ("t_left < x < t_right", "1"), ("x >= t_right", "a_right")
         ),
         parameters=(
             Parameter(name="t_left", initial=0.0, bijection=Identity()),
@@ -227,13 +187,13 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="tent",
         title="Tent of learned width",
-        pieces=(
-            Piece(where="x <= -delta", formula="0"),
-            Piece(where="-delta < x <= 0", formula="1"),
-            Piece(where="0 < x < delta", formula="-1"),
-            Piece(where="x >= delta", formula="0"),
+        pieces=cut(
+            ("x <= -delta", "0"),
+            ("-delta < x <= 0", "1"),
+            ("0 < x < delta", "-1"),
+            ("x >= delta", "0"),
         ),
-        parameters=(Parameter(name="delta", initial=1.0, bijection=Softplus()),),
+        parameters=positive(delta=1.0),
         anchor=("0", "delta"),
         continuity="jump",
         source=(
@@ -244,12 +204,7 @@ LINES: tuple[Spec, ...] = (
     Spec(
         name="hat",
         title="Linear hat between 0 and 2",
-        pieces=(
-            Piece(where="x <= 0", formula="0"),
-            Piece(where="0 < x <= 1", formula="1"),
-            Piece(where="1 < x < 2", formula="-1"),
-            Piece(where="x >= 2", formula="0"),
-        ),
+        pieces=cut(("x <= 0", "0"), ("0 < x <= 1", "1"), ("1 < x < 2", "-1"), ("x >= 2", "0")),
         continuity="jump",
         source=(
             "Hong et al. 2022, On the Activation Function Dependence of the Spectral Bias of Neural"
@@ -262,11 +217,7 @@ CURVES: tuple[Spec, ...] = (
     Spec(
         name="hard_swish",
         title="x times the hard sigmoid",
-        pieces=(
-            Piece(where="x <= -3", formula="0"),
-            Piece(where="-3 < x < 3", formula="x/3 + 1/2", integral="x*(x + 3)/6"),
-            Piece(where="x >= 3", formula="1"),
-        ),
+        pieces=cut(("x <= -3", "0"), ("-3 < x < 3", "x/3 + 1/2", "x*(x + 3)/6"), ("x >= 3", "1")),
         continuity="jump",
         source=_MOBILENET,
         peers=("torch.nn.functional:hardswish",),
@@ -274,27 +225,19 @@ CURVES: tuple[Spec, ...] = (
     Spec(
         name="hard_mish",
         title="Parabola between -2 and 0, a rectifier beyond",
-        pieces=(
-            Piece(where="x <= -2", formula="0"),
-            Piece(where="-2 < x <= 0", formula="x + 1", integral="x*(x + 2)/2"),
-            Piece(where="x > 0", formula="1"),
-        ),
+        pieces=cut(("x <= -2", "0"), ("-2 < x <= 0", "x + 1", "x*(x + 2)/2"), ("x > 0", "1")),
         continuity="jump",
         source="Misra, H-Mish (github.com/digantamisra98/H-Mish), as hard_mish in timm computes it",
     ),
     Spec(
         name="smelu",
         title="SmeLU: rectifier with its corner rounded by a parabola",
-        pieces=(
-            Piece(where="x <= -beta", formula="0"),
-            Piece(
-                where="-beta < x < beta",
-                formula="(x + beta)/(2*beta)",
-                integral="(x + beta)**2/(4*beta)",
-            ),
-            Piece(where="x >= beta", formula="1"),
+        pieces=cut(
+            ("x <= -beta", "0"),
+            ("-beta < x < beta", "(x + beta)/(2*beta)", "(x + beta)**2/(4*beta)"),
+            ("x >= beta", "1"),
         ),
-        parameters=(Parameter(name="beta", initial=1.0, bijection=Fixed()),),
+        parameters=fixed(beta=1.0),
         anchor=("-beta", "0"),
         source=(
             "Shamir, Lin and Coviello 2020, Smooth Activations and Reproducibility in Deep Networks"
@@ -304,11 +247,8 @@ CURVES: tuple[Spec, ...] = (
     Spec(
         name="sqnl",
         title="SQNL: a sigmoid of two parabolas",
-        pieces=(
-            Piece(where="x <= -2", formula="0"),
-            Piece(where="-2 < x <= 0", formula="1 + x/2"),
-            Piece(where="0 < x < 2", formula="1 - x/2"),
-            Piece(where="x >= 2", formula="0"),
+        pieces=cut(
+            ("x <= -2", "0"), ("-2 < x <= 0", "1 + x/2"), ("0 < x < 2", "1 - x/2"), ("x >= 2", "0")
         ),
         source=(
             "Wuraola and Patel 2018, SQNL: A New Computationally Efficient Activation Function"
@@ -318,27 +258,24 @@ CURVES: tuple[Spec, ...] = (
     Spec(
         name="softmodulus_q",
         title="SoftModulusQ: absolute value, cubic between -1 and 1",
-        pieces=(
-            Piece(where="x <= -1", formula="-1"),
-            Piece(where="-1 < x <= 0", formula="4*x + 3*x**2", integral="x**2*(2 + x)"),
-            Piece(where="0 < x < 1", formula="4*x - 3*x**2", integral="x**2*(2 - x)"),
-            Piece(where="x >= 1", formula="1"),
+        pieces=cut(
+            ("x <= -1", "-1"),
+            ("-1 < x <= 0", "4*x + 3*x**2", "x**2*(2 + x)"),
+            ("0 < x < 1", "4*x - 3*x**2", "x**2*(2 - x)"),
+            ("x >= 1", "1"),
         ),
         source=_MODULUS,
     ),
     Spec(
         name="relu3",
         title="Cubed rectifier",
-        pieces=(Piece(where="x > 0", formula="3*x**2"), Piece(where="x <= 0", formula="0")),
+        pieces=cut(("x > 0", "3*x**2"), ("x <= 0", "0")),
         source=_REPU,
     ),
     Spec(
         name="repu",
         title="Rectified power with a learned exponent",
-        pieces=(
-            Piece(where="x > 0", formula="p*x**(p - 1)", integral="x**p"),
-            Piece(where="x <= 0", formula="0"),
-        ),
+        pieces=cut(("x > 0", "p*x**(p - 1)", "x**p"), ("x <= 0", "0")),
         parameters=(Parameter(name="p", initial=2.0, bijection=Softplus(above="1")),),
         source=_REPU,
         notes="The paper's exponent is a whole number; here it is learned and stays above 1.",
@@ -346,7 +283,7 @@ CURVES: tuple[Spec, ...] = (
     Spec(
         name="square",
         title="Square",
-        pieces=(Piece(where="all x", formula="2*x"),),
+        pieces=everywhere("2*x"),
         source=(
             "Livni, Shalev-Shwartz and Shamir 2014, On the Computational Efficiency of Training"
             " Neural Networks (1410.1141)"
@@ -356,7 +293,7 @@ CURVES: tuple[Spec, ...] = (
     Spec(
         name="cube",
         title="Cube",
-        pieces=(Piece(where="all x", formula="3*x**2"),),
+        pieces=everywhere("3*x**2"),
         source=(
             "Chen and Manning 2014, A Fast and Accurate Dependency Parser using Neural Networks"
         ),
@@ -364,13 +301,13 @@ CURVES: tuple[Spec, ...] = (
     Spec(
         name="squ",
         title="SQU: shifted quadratic unit",
-        pieces=(Piece(where="all x", formula="2*x + 1", integral="x*(x + 1)"),),
+        pieces=everywhere("2*x + 1", "x*(x + 1)"),
         source=_OSCILLATING,
     ),
     Spec(
         name="ncu",
         title="NCU: non-monotonic cubic unit",
-        pieces=(Piece(where="all x", formula="1 - 3*x**2", integral="x*(1 - x)*(1 + x)"),),
+        pieces=everywhere("1 - 3*x**2", "x*(1 - x)*(1 + x)"),
         source=_OSCILLATING,
     ),
 )

@@ -7,8 +7,9 @@ Dice and VeLU, which are frozen here as fixed parameters.
 
 from __future__ import annotations
 
-from stamm.activations.spec import Piece, Spec
-from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
+from stamm.activations.catalog.notation import cut, everywhere, free, positive
+from stamm.activations.spec import Spec
+from stamm.activations.spec.parameters import Fixed, Identity, Parameter
 
 _SWISH = "Ramachandran, Zoph and Le 2017, Searching for Activation Functions (1710.05941)"
 _GELU = "Hendrycks and Gimpel 2016, Gaussian Error Linear Units (1606.08415)"
@@ -21,31 +22,25 @@ _TWICE_TANH = "2*sqrt(2/pi)*(x + 0.044715*x**3)"
 SWISH_BETA = Spec(
     name="swish_beta",
     title="Swish: x times the logistic gate of beta x",
-    pieces=(
-        Piece(
-            where="all x",
-            formula="logistic(beta*x) + beta*x*logistic(beta*x)*logistic(-beta*x)",
-            integral="x*logistic(beta*x)",
-        ),
+    pieces=everywhere(
+        "logistic(beta*x) + beta*x*logistic(beta*x)*logistic(-beta*x)", "x*logistic(beta*x)"
     ),
-    parameters=(Parameter(name="beta", initial=1.0, bijection=Identity()),),
+    parameters=free(beta=1.0),
     source=_SWISH,
     notes="At beta = 0 it is x/2; as beta grows it tends to the rectifier. At beta = 1 it is silu.",
 )
 GELU_TANH = Spec(
     name="gelu_tanh",
     title="GELU in its tanh form",
-    pieces=(
-        Piece(where="x <= -25", formula="0"),
-        Piece(
-            where="-25 < x < 25",
-            formula=(
-                f"logistic({_TWICE_TANH}) + 2*sqrt(2/pi)*(x + 0.134145*x**3)"
-                f"*logistic({_TWICE_TANH})*logistic(-{_TWICE_TANH})"
-            ),
-            integral=f"x*logistic({_TWICE_TANH})",
+    pieces=cut(
+        ("x <= -25", "0"),
+        (
+            "-25 < x < 25",
+            f"logistic({_TWICE_TANH}) + 2*sqrt(2/pi)*(x + 0.134145*x**3)"
+            f"*logistic({_TWICE_TANH})*logistic(-{_TWICE_TANH})",
+            f"x*logistic({_TWICE_TANH})",
         ),
-        Piece(where="x >= 25", formula="1"),
+        ("x >= 25", "1"),
     ),
     source=_GELU,
     aliases=("gelu_pytorch_tanh", "gelu_new"),
@@ -63,12 +58,8 @@ GELU_TANH = Spec(
 QUICK_GELU = Spec(
     name="quick_gelu",
     title="Quick GELU: x times the logistic gate of 1.702 x",
-    pieces=(
-        Piece(
-            where="all x",
-            formula="logistic(1.702*x) + 1.702*x*logistic(1.702*x)*logistic(-1.702*x)",
-            integral="x*logistic(1.702*x)",
-        ),
+    pieces=everywhere(
+        "logistic(1.702*x) + 1.702*x*logistic(1.702*x)*logistic(-1.702*x)", "x*logistic(1.702*x)"
     ),
     source=_GELU,
     notes="Swish at beta = 1.702.",
@@ -77,15 +68,10 @@ QUICK_GELU = Spec(
 MISH = Spec(
     name="mish",
     title="Mish: x times the tanh of its softplus",
-    pieces=(
-        Piece(
-            where="all x",
-            formula=(
-                "logistic(x)*(1 + logistic(-x))/(1 + logistic(-x)**2)"
-                " + 4*x*logistic(x)*logistic(-x)**2/(1 + logistic(-x)**2)**2"
-            ),
-            integral="x*logistic(x)*(1 + logistic(-x))/(1 + logistic(-x)**2)",
-        ),
+    pieces=everywhere(
+        "logistic(x)*(1 + logistic(-x))/(1 + logistic(-x)**2)"
+        " + 4*x*logistic(x)*logistic(-x)**2/(1 + logistic(-x)**2)**2",
+        "x*logistic(x)*(1 + logistic(-x))/(1 + logistic(-x)**2)",
     ),
     source="Misra 2019, Mish: A Self Regularized Non-Monotonic Activation Function (1908.08681)",
     notes=(
@@ -98,13 +84,7 @@ MISH = Spec(
 GOLU = Spec(
     name="golu",
     title="GoLU: x times the Gompertz gate",
-    pieces=(
-        Piece(
-            where="all x",
-            formula="gompertz(x) + x*gompertz_pdf(x)",
-            integral="x*gompertz(x)",
-        ),
-    ),
+    pieces=everywhere("gompertz(x) + x*gompertz_pdf(x)", "x*gompertz(x)"),
     source="Das et al. 2025, Gompertz Linear Units (2502.03654)",
     notes=(
         "The backward pass of the published kernel evaluates"
@@ -115,20 +95,11 @@ GOLU = Spec(
 AGLU = Spec(
     name="aglu",
     title="AGLU: x times the adaptive parametric gate (1 + lam exp(-kappa x))**(-1/lam)",
-    pieces=(
-        Piece(
-            where="all x",
-            formula=(
-                "exp(-softplus(log(lam) - kappa*x)/lam)"
-                "*(1 + kappa/lam*x*logistic(log(lam) - kappa*x))"
-            ),
-            integral="x*exp(-softplus(log(lam) - kappa*x)/lam)",
-        ),
+    pieces=everywhere(
+        "exp(-softplus(log(lam) - kappa*x)/lam)*(1 + kappa/lam*x*logistic(log(lam) - kappa*x))",
+        "x*exp(-softplus(log(lam) - kappa*x)/lam)",
     ),
-    parameters=(
-        Parameter(name="lam", initial=0.5, bijection=Softplus()),
-        Parameter(name="kappa", initial=1.0, bijection=Softplus()),
-    ),
+    parameters=positive(lam=0.5, kappa=1.0),
     source="Alexandridis et al. 2024, Adaptive Parametric Activation (2407.08567)",
     notes=(
         "lam = 1 is Swish at kappa, and lam to 0 is GoLU. The library's hand-written backward"
@@ -140,13 +111,7 @@ AGLU = Spec(
 APTX = Spec(
     name="aptx",
     title="APTx: (1 + tanh x) x/2",
-    pieces=(
-        Piece(
-            where="all x",
-            formula="logistic(2*x) + 2*x*logistic(2*x)*logistic(-2*x)",
-            integral="x*logistic(2*x)",
-        ),
-    ),
+    pieces=everywhere("logistic(2*x) + 2*x*logistic(2*x)*logistic(-2*x)", "x*logistic(2*x)"),
     source=f"{_APTX} (2209.06119)",
     notes=(
         "gamma x (alpha + tanh(beta x)) at alpha = 1, beta = 1, gamma = 1/2. Since"
@@ -157,21 +122,12 @@ APTX = Spec(
 APTX_TRAINABLE = Spec(
     name="aptx_trainable",
     title="APTx with trainable shape: gamma x (alpha + tanh(beta x))",
-    pieces=(
-        Piece(
-            where="all x",
-            formula=(
-                "gamma*(alpha - 1) + 2*gamma*logistic(2*beta*x)"
-                " + 4*gamma*beta*x*logistic(2*beta*x)*logistic(-2*beta*x)"
-            ),
-            integral="gamma*(alpha - 1)*x + 2*gamma*x*logistic(2*beta*x)",
-        ),
+    pieces=everywhere(
+        "gamma*(alpha - 1) + 2*gamma*logistic(2*beta*x)"
+        " + 4*gamma*beta*x*logistic(2*beta*x)*logistic(-2*beta*x)",
+        "gamma*(alpha - 1)*x + 2*gamma*x*logistic(2*beta*x)",
     ),
-    parameters=(
-        Parameter(name="alpha", initial=1.0, bijection=Identity()),
-        Parameter(name="beta", initial=1.0, bijection=Identity()),
-        Parameter(name="gamma", initial=0.5, bijection=Identity()),
-    ),
+    parameters=free(alpha=1.0, beta=1.0, gamma=0.5),
     source=f"{_APTX} (2209.06119); trainable in Kumar 2025, APTx Neuron (2507.14270)",
     notes=(
         "gamma (alpha - 1) x is a straight line and the rest is Swish at 2 beta: the shape is that"
@@ -181,16 +137,11 @@ APTX_TRAINABLE = Spec(
 DICE = Spec(
     name="dice",
     title="Dice: a leak that a normalised logistic gate closes",
-    pieces=(
-        Piece(
-            where="all x",
-            formula=(
-                "logistic((x - mean)/deviation) + alpha*logistic(-(x - mean)/deviation)"
-                " + (1 - alpha)/deviation*x*logistic((x - mean)/deviation)"
-                "*logistic(-(x - mean)/deviation)"
-            ),
-            integral=("x*logistic((x - mean)/deviation) + alpha*x*logistic(-(x - mean)/deviation)"),
-        ),
+    pieces=everywhere(
+        "logistic((x - mean)/deviation) + alpha*logistic(-(x - mean)/deviation)"
+        " + (1 - alpha)/deviation*x*logistic((x - mean)/deviation)"
+        "*logistic(-(x - mean)/deviation)",
+        "x*logistic((x - mean)/deviation) + alpha*x*logistic(-(x - mean)/deviation)",
     ),
     parameters=(
         Parameter(name="alpha", initial=0.0, bijection=Identity()),
@@ -207,34 +158,28 @@ DICE = Spec(
 VELU = Spec(
     name="velu",
     title="VeLU without its row scale: x times the logistic gate of 0.1 (atan + asin)",
-    pieces=(
-        Piece(
-            where="x <= -10",
-            formula=(
-                "lam*(logistic((atan(x/10) - pi/2)/10) + x/(100 + x**2)"
-                "*logistic((atan(x/10) - pi/2)/10)*logistic(-(atan(x/10) - pi/2)/10))"
-            ),
-            integral="lam*x*logistic((atan(x/10) - pi/2)/10)",
+    pieces=cut(
+        (
+            "x <= -10",
+            "lam*(logistic((atan(x/10) - pi/2)/10) + x/(100 + x**2)"
+            "*logistic((atan(x/10) - pi/2)/10)*logistic(-(atan(x/10) - pi/2)/10))",
+            "lam*x*logistic((atan(x/10) - pi/2)/10)",
         ),
-        Piece(
-            where="-10 < x < 10",
-            formula=(
-                "lam*(logistic((atan(x/10) + asin(x/10))/10)"
-                " + x/10*(10/(100 + x**2) + 1/sqrt((10 - x)*(10 + x)))"
-                "*logistic((atan(x/10) + asin(x/10))/10)*logistic(-(atan(x/10) + asin(x/10))/10))"
-            ),
-            integral="lam*x*logistic((atan(x/10) + asin(x/10))/10)",
+        (
+            "-10 < x < 10",
+            "lam*(logistic((atan(x/10) + asin(x/10))/10)"
+            " + x/10*(10/(100 + x**2) + 1/sqrt((10 - x)*(10 + x)))"
+            "*logistic((atan(x/10) + asin(x/10))/10)*logistic(-(atan(x/10) + asin(x/10))/10))",
+            "lam*x*logistic((atan(x/10) + asin(x/10))/10)",
         ),
-        Piece(
-            where="x >= 10",
-            formula=(
-                "lam*(logistic((atan(x/10) + pi/2)/10) + x/(100 + x**2)"
-                "*logistic((atan(x/10) + pi/2)/10)*logistic(-(atan(x/10) + pi/2)/10))"
-            ),
-            integral="lam*x*logistic((atan(x/10) + pi/2)/10)",
+        (
+            "x >= 10",
+            "lam*(logistic((atan(x/10) + pi/2)/10) + x/(100 + x**2)"
+            "*logistic((atan(x/10) + pi/2)/10)*logistic(-(atan(x/10) + pi/2)/10))",
+            "lam*x*logistic((atan(x/10) + pi/2)/10)",
         ),
     ),
-    parameters=(Parameter(name="lam", initial=1.0, bijection=Identity()),),
+    parameters=free(lam=1.0),
     continuity="singular",
     source="Shakarami et al. 2025, VeLU: Variance-enhanced Learning Unit (2504.15051)",
     notes=(
@@ -248,14 +193,9 @@ VELU = Spec(
 TANHSOFT_1 = Spec(
     name="tanhsoft_1",
     title="TanhSoft-1: tanh(0.87 x) times softplus",
-    pieces=(
-        Piece(
-            where="all x",
-            formula=(
-                "tanh(0.87*x)*logistic(x) + 3.48*logistic(1.74*x)*logistic(-1.74*x)*softplus(x)"
-            ),
-            integral="tanh(0.87*x)*softplus(x)",
-        ),
+    pieces=everywhere(
+        "tanh(0.87*x)*logistic(x) + 3.48*logistic(1.74*x)*logistic(-1.74*x)*softplus(x)",
+        "tanh(0.87*x)*softplus(x)",
     ),
     source=_TANHSOFT,
     notes="The member of tanh(a x + b exp(c x)) log(d + exp(x)) with a = 0.87, b = 0, d = 1.",
@@ -263,13 +203,13 @@ TANHSOFT_1 = Spec(
 TANHSOFT_2 = Spec(
     name="tanhsoft_2",
     title="TanhSoft-2: x times tanh(0.6 exp(x))",
-    pieces=(
-        Piece(
-            where="x <= 8",
-            formula=("tanh(0.6*exp(x)) + 2.4*x*exp(x)*logistic(1.2*exp(x))*logistic(-1.2*exp(x))"),
-            integral="x*tanh(0.6*exp(x))",
+    pieces=cut(
+        (
+            "x <= 8",
+            "tanh(0.6*exp(x)) + 2.4*x*exp(x)*logistic(1.2*exp(x))*logistic(-1.2*exp(x))",
+            "x*tanh(0.6*exp(x))",
         ),
-        Piece(where="x > 8", formula="1"),
+        ("x > 8", "1"),
     ),
     source=_TANHSOFT,
     notes=(
@@ -279,14 +219,9 @@ TANHSOFT_2 = Spec(
 SRS = Spec(
     name="srs",
     title="SRS: x over x/5 + exp(-x/3)",
-    pieces=(
-        Piece(
-            where="all x",
-            formula=(
-                "(1 + x/3)*logistic(x/3)*logistic(-x/3)/(x/5*logistic(x/3) + logistic(-x/3))**2"
-            ),
-            integral="x*logistic(x/3)/(x/5*logistic(x/3) + logistic(-x/3))",
-        ),
+    pieces=everywhere(
+        "(1 + x/3)*logistic(x/3)*logistic(-x/3)/(x/5*logistic(x/3) + logistic(-x/3))**2",
+        "x*logistic(x/3)/(x/5*logistic(x/3) + logistic(-x/3))",
     ),
     source="Zhou et al. 2020, Soft-Root-Sign Activation Function (2003.00547)",
     notes=(

@@ -5,8 +5,9 @@ Where a form would overflow or cancel on one side, the gradient is stated on two
 
 from __future__ import annotations
 
-from stamm.activations.spec import Piece, Spec
-from stamm.activations.spec.parameters import Exp, Fixed, Identity, Parameter, Softplus
+from stamm.activations.catalog.notation import cut, everywhere, fixed, free, positive
+from stamm.activations.spec import Spec
+from stamm.activations.spec.parameters import Exp, Fixed, Parameter, Softplus
 
 _BIGVGAN = (
     "Lee et al. 2022, BigVGAN: A Universal Neural Vocoder with Large-Scale Training (2206.04658)"
@@ -18,58 +19,38 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="squareplus",
         title="Squareplus: (x + sqrt(x**2 + b))/2",
-        pieces=(
-            Piece(
-                where="x > 0",
-                formula=f"1 - b/(2*{_ROOT}*({_ROOT} + x))",
-                integral=f"x + b/(2*({_ROOT} + x))",
-            ),
-            Piece(
-                where="-1 <= x <= 0",
-                formula=f"b/(2*{_ROOT}*({_ROOT} - x))",
-                integral=f"b/(2*({_ROOT} - x))",
-            ),
-            Piece(
-                where="x < -1",
-                formula="b/(2*x**2*sqrt(1 + b*x**-2)*(sqrt(1 + b*x**-2) + 1))",
-                integral="-b/(2*x*(sqrt(1 + b*x**-2) + 1))",
+        pieces=cut(
+            ("x > 0", f"1 - b/(2*{_ROOT}*({_ROOT} + x))", f"x + b/(2*({_ROOT} + x))"),
+            ("-1 <= x <= 0", f"b/(2*{_ROOT}*({_ROOT} - x))", f"b/(2*({_ROOT} - x))"),
+            (
+                "x < -1",
+                "b/(2*x**2*sqrt(1 + b*x**-2)*(sqrt(1 + b*x**-2) + 1))",
+                "-b/(2*x*(sqrt(1 + b*x**-2) + 1))",
             ),
         ),
-        parameters=(Parameter(name="b", initial=4.0, bijection=Fixed()),),
+        parameters=fixed(b=4.0),
         anchor=("0", "sqrt(b)/2"),
         source=("Barron 2021, Squareplus: A Softplus-Like Algebraic Rectifier (2112.11687)"),
     ),
     Spec(
         name="bent_identity",
         title="Bent identity: x + (sqrt(x**2 + 1) - 1)/2",
-        pieces=(
-            Piece(where="x > 1", formula=f"1 + 1/(2*{_FAR})", integral=f"x + x*{_FAR}/2"),
-            Piece(
-                where="-1 <= x <= 1",
-                formula="1 + x/(2*sqrt(x**2 + 1))",
-                integral="x + x**2/(2*(sqrt(x**2 + 1) + 1))",
-            ),
-            Piece(where="x < -1", formula=f"1 - 1/(2*{_FAR})", integral=f"x - x*{_FAR}/2"),
+        pieces=cut(
+            ("x > 1", f"1 + 1/(2*{_FAR})", f"x + x*{_FAR}/2"),
+            ("-1 <= x <= 1", "1 + x/(2*sqrt(x**2 + 1))", "x + x**2/(2*(sqrt(x**2 + 1) + 1))"),
+            ("x < -1", f"1 - 1/(2*{_FAR})", f"x - x*{_FAR}/2"),
         ),
         source="No first publication is known",
     ),
     Spec(
         name="isrlu",
         title="ISRLU: identity on the right, x/sqrt(1 + alpha x**2) on the left",
-        pieces=(
-            Piece(where="x > 0", formula="1"),
-            Piece(
-                where="-1 <= x <= 0",
-                formula="(1 + alpha*x**2)**(-3/2)",
-                integral="x/sqrt(1 + alpha*x**2)",
-            ),
-            Piece(
-                where="x < -1",
-                formula="-(alpha + x**-2)**(-3/2)*x**-3",
-                integral="-1/sqrt(alpha + x**-2)",
-            ),
+        pieces=cut(
+            ("x > 0", "1"),
+            ("-1 <= x <= 0", "(1 + alpha*x**2)**(-3/2)", "x/sqrt(1 + alpha*x**2)"),
+            ("x < -1", "-(alpha + x**-2)**(-3/2)*x**-3", "-1/sqrt(alpha + x**-2)"),
         ),
-        parameters=(Parameter(name="alpha", initial=1.0, bijection=Fixed()),),
+        parameters=fixed(alpha=1.0),
         source=(
             "Carlile et al. 2017, Improving Deep Learning by Inverse Square Root Linear Units"
             " (1710.09967)"
@@ -78,7 +59,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="tanh_shrink",
         title="x - tanh(x)",
-        pieces=(Piece(where="all x", formula="(2*logistic(2*x) - 1)**2", integral="x - tanh(x)"),),
+        pieces=everywhere("(2*logistic(2*x) - 1)**2", "x - tanh(x)"),
         source="torch.nn.Tanhshrink",
         notes="Near 0, where f is x**3/3, the difference keeps absolute digits only.",
         peers=("torch.nn.functional:tanhshrink",),
@@ -86,13 +67,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="lisht",
         title="LiSHT: x tanh(x)",
-        pieces=(
-            Piece(
-                where="all x",
-                formula="tanh(x) + 4*x*logistic(2*x)*logistic(-2*x)",
-                integral="x*tanh(x)",
-            ),
-        ),
+        pieces=everywhere("tanh(x) + 4*x*logistic(2*x)*logistic(-2*x)", "x*tanh(x)"),
         source=(
             "Roy et al. 2019, LiSHT: Non-Parametric Linearly Scaled Hyperbolic Tangent Activation"
             " Function for Neural Networks (1901.05894)"
@@ -101,16 +76,11 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="softmodulus_t",
         title="SoftModulusT: x tanh(x/alpha)",
-        pieces=(
-            Piece(
-                where="all x",
-                formula=(
-                    "2*logistic(2*x/alpha) - 1 + 4*x*logistic(2*x/alpha)*logistic(-2*x/alpha)/alpha"
-                ),
-                integral="x*tanh(x/alpha)",
-            ),
+        pieces=everywhere(
+            "2*logistic(2*x/alpha) - 1 + 4*x*logistic(2*x/alpha)*logistic(-2*x/alpha)/alpha",
+            "x*tanh(x/alpha)",
         ),
-        parameters=(Parameter(name="alpha", initial=0.01, bijection=Fixed()),),
+        parameters=fixed(alpha=0.01),
         source=(
             "Vallés-Pérez et al. 2023, Empirical Study of the Modulus as Activation Function in"
             " Computer Vision Applications (2301.05993)"
@@ -119,12 +89,9 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="dsilu",
         title="dSiLU: the slope of SiLU",
-        pieces=(
-            Piece(
-                where="all x",
-                formula="logistic(x)*logistic(-x)*(2 + x*(1 - 2*logistic(x)))",
-                integral="logistic(x) + x*logistic(x)*logistic(-x)",
-            ),
+        pieces=everywhere(
+            "logistic(x)*logistic(-x)*(2 + x*(1 - 2*logistic(x)))",
+            "logistic(x) + x*logistic(x)*logistic(-x)",
         ),
         anchor=("0", "1/2"),
         source=(
@@ -135,11 +102,8 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="flatten_t_swish",
         title="Flatten-T Swish: SiLU on the right, shifted; constant on the left",
-        pieces=(
-            Piece(where="x > 0", formula="logistic(x) + x*logistic(x)*logistic(-x)"),
-            Piece(where="x <= 0", formula="0"),
-        ),
-        parameters=(Parameter(name="t", initial=-0.2, bijection=Fixed()),),
+        pieces=cut(("x > 0", "logistic(x) + x*logistic(x)*logistic(-x)"), ("x <= 0", "0")),
+        parameters=fixed(t=-0.2),
         anchor=("0", "t"),
         continuity="jump",
         source=(
@@ -150,18 +114,15 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="ptelu",
         title="P-TELU: identity on the right, learned tanh on the left",
-        pieces=(
-            Piece(where="x > 0", formula="1"),
-            Piece(
-                where="x <= 0",
-                formula="4*alpha*beta*logistic(2*beta*x)*logistic(-2*beta*x)",
-                integral="alpha*expm1(2*beta*x)*logistic(-2*beta*x)",
+        pieces=cut(
+            ("x > 0", "1"),
+            (
+                "x <= 0",
+                "4*alpha*beta*logistic(2*beta*x)*logistic(-2*beta*x)",
+                "alpha*expm1(2*beta*x)*logistic(-2*beta*x)",
             ),
         ),
-        parameters=(
-            Parameter(name="alpha", initial=1.0, bijection=Softplus()),
-            Parameter(name="beta", initial=1.0, bijection=Softplus()),
-        ),
+        parameters=positive(alpha=1.0, beta=1.0),
         continuity="jump",
         source=(
             "Duggal and Gupta 2017, P-TELU: Parametric Tan Hyperbolic Linear Unit Activation for"
@@ -172,33 +133,20 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="sinlu",
         title="SinLU: a line with a learned wave, times the logistic gate",
-        pieces=(
-            Piece(
-                where="all x",
-                formula=(
-                    "(1 + a*b*cos(b*x))*logistic(x) + (x + a*sin(b*x))*logistic(x)*logistic(-x)"
-                ),
-                integral="(x + a*sin(b*x))*logistic(x)",
-            ),
+        pieces=everywhere(
+            "(1 + a*b*cos(b*x))*logistic(x) + (x + a*sin(b*x))*logistic(x)*logistic(-x)",
+            "(x + a*sin(b*x))*logistic(x)",
         ),
-        parameters=(
-            Parameter(name="a", initial=1.0, bijection=Identity()),
-            Parameter(name="b", initial=1.0, bijection=Identity()),
-        ),
+        parameters=free(a=1.0, b=1.0),
         source=("Paul et al. 2022, SinLU: Sinu-Sigmoidal Linear Unit (Mathematics 10, 337)"),
     ),
     Spec(
         name="smu",
         title="SMU: a leaky rectifier smoothed by the error function",
-        pieces=(
-            Piece(
-                where="all x",
-                formula=(
-                    "(1 + alpha)/2 + (1 - alpha)/2*erf(mu*(1 - alpha)*x)"
-                    " + mu*(1 - alpha)**2/sqrt(pi)*x*exp(-(mu*(1 - alpha)*x)**2)"
-                ),
-                integral="((1 + alpha)*x + (1 - alpha)*x*erf(mu*(1 - alpha)*x))/2",
-            ),
+        pieces=everywhere(
+            "(1 + alpha)/2 + (1 - alpha)/2*erf(mu*(1 - alpha)*x)"
+            " + mu*(1 - alpha)**2/sqrt(pi)*x*exp(-(mu*(1 - alpha)*x)**2)",
+            "((1 + alpha)*x + (1 - alpha)*x*erf(mu*(1 - alpha)*x))/2",
         ),
         parameters=(
             Parameter(name="alpha", initial=0.25, bijection=Fixed()),
@@ -213,14 +161,9 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="serf",
         title="Serf: x erf(softplus(x))",
-        pieces=(
-            Piece(
-                where="all x",
-                formula=(
-                    "erf(softplus(x)) + 2*sqrt(2)*x*logistic(x)*normal_pdf(sqrt(2)*softplus(x))"
-                ),
-                integral="x*erf(softplus(x))",
-            ),
+        pieces=everywhere(
+            "erf(softplus(x)) + 2*sqrt(2)*x*logistic(x)*normal_pdf(sqrt(2)*softplus(x))",
+            "x*erf(softplus(x))",
         ),
         source=(
             "Nag and Bhattacharyya 2021, Serf: Towards Better Training of Deep Neural Networks"
@@ -230,13 +173,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="snake",
         title="Snake: x + sin(alpha x)**2/alpha",
-        pieces=(
-            Piece(
-                where="all x",
-                formula="1 + sin(2*alpha*x)",
-                integral="x + sin(alpha*x)**2/alpha",
-            ),
-        ),
+        pieces=everywhere("1 + sin(2*alpha*x)", "x + sin(alpha*x)**2/alpha"),
         parameters=(Parameter(name="alpha", initial=1.0, bijection=Exp()),),
         source=(
             "Ziyin, Hartwig and Ueda 2020, Neural Networks Fail to Learn Periodic Functions and How"
@@ -246,13 +183,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="snake_beta",
         title="SnakeBeta: x + sin(alpha x)**2/beta",
-        pieces=(
-            Piece(
-                where="all x",
-                formula="1 + alpha*sin(2*alpha*x)/beta",
-                integral="x + sin(alpha*x)**2/beta",
-            ),
-        ),
+        pieces=everywhere("1 + alpha*sin(2*alpha*x)/beta", "x + sin(alpha*x)**2/beta"),
         parameters=(
             Parameter(name="alpha", initial=1.0, bijection=Exp()),
             Parameter(name="beta", initial=1.0, bijection=Exp()),
@@ -262,7 +193,7 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="gcu",
         title="GCU: growing cosine unit, x cos(x)",
-        pieces=(Piece(where="all x", formula="cos(x) - x*sin(x)", integral="x*cos(x)"),),
+        pieces=everywhere("cos(x) - x*sin(x)", "x*cos(x)"),
         source=(
             "Noel et al. 2021, Growing Cosine Unit: A Novel Oscillatory Activation Function That"
             " Can Speedup Training and Reduce Parameters in Convolutional Neural Networks"
@@ -272,13 +203,13 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="tanh_exp",
         title="TanhExp: x tanh(exp(x))",
-        pieces=(
-            Piece(
-                where="x <= 8",
-                formula="tanh(exp(x)) + 4*x*exp(x)*logistic(2*exp(x))*logistic(-2*exp(x))",
-                integral="x*tanh(exp(x))",
+        pieces=cut(
+            (
+                "x <= 8",
+                "tanh(exp(x)) + 4*x*exp(x)*logistic(2*exp(x))*logistic(-2*exp(x))",
+                "x*tanh(exp(x))",
             ),
-            Piece(where="x > 8", formula="1"),
+            ("x > 8", "1"),
         ),
         notes="Right of 8 the function is within 1e-2500 of x and is stated as x.",
         source=(
@@ -290,22 +221,13 @@ ENTRIES: tuple[Spec, ...] = (
     Spec(
         name="acon_c",
         title="ACON-C: a smooth maximum of two learned lines",
-        pieces=(
-            Piece(
-                where="all x",
-                formula=(
-                    "p1*logistic(beta*(p1 - p2)*x) + p2*logistic(-beta*(p1 - p2)*x)"
-                    " + beta*(p1 - p2)**2*x"
-                    "*logistic(beta*(p1 - p2)*x)*logistic(-beta*(p1 - p2)*x)"
-                ),
-                integral="p1*x*logistic(beta*(p1 - p2)*x) + p2*x*logistic(-beta*(p1 - p2)*x)",
-            ),
+        pieces=everywhere(
+            "p1*logistic(beta*(p1 - p2)*x) + p2*logistic(-beta*(p1 - p2)*x)"
+            " + beta*(p1 - p2)**2*x"
+            "*logistic(beta*(p1 - p2)*x)*logistic(-beta*(p1 - p2)*x)",
+            "p1*x*logistic(beta*(p1 - p2)*x) + p2*x*logistic(-beta*(p1 - p2)*x)",
         ),
-        parameters=(
-            Parameter(name="p1", initial=1.0, bijection=Identity()),
-            Parameter(name="p2", initial=0.0, bijection=Identity()),
-            Parameter(name="beta", initial=1.0, bijection=Identity()),
-        ),
+        parameters=free(p1=1.0, p2=0.0, beta=1.0),
         source="Ma et al. 2020, Activate or Not: Learning Customized Activation (2009.04759)",
         notes="The paper draws p1 and p2 at random; here it starts as SiLU: 1, 0 and 1.",
     ),

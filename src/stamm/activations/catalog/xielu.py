@@ -1,11 +1,12 @@
 """xIELU and relatives: the integrals of an affine exponential and of an affine rectifier.
 
-In a file of its own, because most models load only this family, and it needs no transforms.
+In a file of its own, because most models load only this family, and it needs no gates.
 """
 
 from __future__ import annotations
 
-from stamm.activations.spec import Compat, Constant, Piece, Spec
+from stamm.activations.catalog.notation import cut
+from stamm.activations.spec import Compat, Constant, Spec
 from stamm.activations.spec.parameters import Fixed, Parameter, Softplus
 
 _XIELU_PAPER = "Huang and Schlag 2024, Deriving Activation Functions Using Integration (2411.13010)"
@@ -15,10 +16,7 @@ _ALPHA_P = Parameter(name="alpha_p", initial=0.8, bijection=Softplus())
 XIELU = Spec(
     name="xielu",
     title="xIELU: expanded integral of the exponential linear unit",
-    pieces=(
-        Piece(where="x > 0", formula="2*alpha_p*x + beta"),
-        Piece(where="x <= 0", formula="alpha_n*(exp(x) - 1) + beta"),
-    ),
+    pieces=cut(("x > 0", "2*alpha_p*x + beta"), ("x <= 0", "alpha_n*(exp(x) - 1) + beta")),
     parameters=(
         _ALPHA_P,
         Parameter(name="alpha_n", initial=0.8, bijection=Softplus(above="beta")),
@@ -27,9 +25,9 @@ XIELU = Spec(
     source=_XIELU_PAPER,
     compat=Compat(
         name="eps",
-        pieces=(
-            Piece(where="x > 0", formula="alpha_p * x * x + beta * x"),
-            Piece(where="x <= 0", formula="(expm1(min(x, eps)) - x) * alpha_n + beta * x"),
+        pieces=cut(
+            ("x > 0", "alpha_p * x * x + beta * x"),
+            ("x <= 0", "(expm1(min(x, eps)) - x) * alpha_n + beta * x"),
         ),
         constants=(Constant(name="eps", value=-1e-6),),
         source="huggingface/transformers, src/transformers/activations.py, XIELUActivation",
@@ -44,10 +42,7 @@ XIELU = Spec(
 XIPRELU = Spec(
     name="xiprelu",
     title="xIPReLU: expanded integral of the parametric rectifier",
-    pieces=(
-        Piece(where="x > 0", formula="2*alpha_p*x + beta"),
-        Piece(where="x <= 0", formula="2*alpha_n*x + beta"),
-    ),
+    pieces=cut(("x > 0", "2*alpha_p*x + beta"), ("x <= 0", "2*alpha_n*x + beta")),
     parameters=(
         _ALPHA_P,
         Parameter(name="alpha_n", initial=0.8, bijection=Softplus()),

@@ -1,18 +1,21 @@
-"""Certified bounds of f and f' over the whole line, by branch and bound and proved tails."""
+"""Certified bounds of f and f' over the whole line, by branch and bound and proved tails; growth, asymptotes, overflow."""
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any
 
+import mpmath
 import sympy
-from sympy import Expr
+from sympy import Expr, Integer
 
 from stamm.activations.certificates.curve import Cell, CertifiedCurve
 from stamm.activations.certificates.intervals import (
+    LINE,
     Box,
     NotEnclosed,
     added,
@@ -26,13 +29,16 @@ from stamm.activations.certificates.rounding import (
     below,
     joined,
     nearest,
+    not_proved,
     power,
     shown,
     shown_above,
     shown_below,
     times,
 )
-from stamm.activations.certificates.tails import Coefficient, Monomial, Tail
+from stamm.activations.certificates.tails import CONSTANT, Coefficient, Monomial, Tail
+from stamm.activations.derivation.formulas import number
+from stamm.activations.derivation.primitives import X
 
 TOLERANCE = 1e-8  # of the largest value met, when both bounds are finite
 BUDGET = 2000  # boxes
@@ -98,7 +104,7 @@ def bounds_of(curve: CertifiedCurve, order: int) -> dict[str, Any]:
             search.include(curve.limit(order, side))
         _explore(curve, order, search)
     except NotEnclosed as reason:
-        return _not_proved(name, str(reason))
+        return not_proved(f"bounds of {name}", str(reason))
     low, high = search.ends()
     least, most = nearest(search.attained[0]), nearest(search.attained[1])
     return {
@@ -125,10 +131,6 @@ def _claim(name: str, low: float | None, high: float | None) -> str:
     return f"{left} <= {name} <= {right} for all x"
 
 
-def _not_proved(name: str, reason: str) -> dict[str, Any]:
-    return {"claim": f"bounds of {name}", "status": "not proved", "reason": reason}
-
-
 def _explore(curve: CertifiedCurve, order: int, search: _Search) -> None:
     queue: list[tuple[float, int, float, float, Cell, Box]] = []
     for cell in curve.cells:
@@ -150,7 +152,7 @@ def _explore(curve: CertifiedCurve, order: int, search: _Search) -> None:
 
 
 def _enqueue(queue: Any, search: _Search, order: int, cell: Cell, low: float, high: float) -> None:
-    """Enclose a box; when it is monotone its ends say all, else it waits to be divided."""
+    """Enclose a box: a monotone one by its ends; any other is queued to be divided."""
     search.boxes += 1
     slope = cell.box(order + 1, low, high)
     if slope[0] >= 0.0 or slope[1] <= 0.0:
@@ -186,7 +188,7 @@ def decimal(value: Expr) -> Decimal:
 def lipschitz(slope: dict[str, Any], jumps: bool) -> dict[str, Any]:
     """The Lipschitz constant of f from the bounds of f'."""
     if slope["status"] != "proved":
-        return {"claim": "Lipschitz constant", "status": "not proved", "reason": slope["reason"]}
+        return not_proved("Lipschitz constant", slope["reason"])
     low, high = slope["low"], slope["high"]
     if jumps or low is None or high is None:
         why = "f jumps" if jumps else "f' is not bounded"
@@ -209,11 +211,11 @@ def growth(curve: CertifiedCurve, side: int) -> dict[str, Any]:
     if tail is None:
         tail = _integrated(curve.tail(1, side), side)
     if tail is None:
-        return {"claim": f"growth on the {where}", "status": "not proved", "reason": "no expansion"}
+        return not_proved(f"growth on the {where}", "no expansion")
     kind, degree, coefficient, logs = _leading(tail)
     if kind == "unknown":
         reason = "its leading term may vanish"
-        return {"claim": f"growth on the {where}", "status": "not proved", "reason": reason}
+        return not_proved(f"growth on the {where}", reason)
     leading = joined(power("|x|", degree), power("log|x|" if logs == 1.0 else "(log|x|)", logs))
     text = {
         "zero": f"f is 0 far to the {where}",
@@ -267,3 +269,190 @@ def _leading(tail: Tail) -> tuple[str, float | None, float | None, float | None]
         return "bounded" if monomial.trend == 0 else "at most", degree, None, None
     kind = "limit" if monomial.trend == 0 else "power"
     return kind, degree, nearest(float(coefficient.exact)), None
+
+
+_LINE = Monomial(power=Integer(1))
+_FAR = 2.0**20  # where a limit is measured that could not be proved
+_SIDES = {-1: "left", 1: "right"}
+
+
+def asymptote(curve: CertifiedCurve, side: int) -> dict[str, Any]:
+    """The line slope x + intercept that f approaches on one side, if there is one.
+
+    slope, intercept   numbers, with the exact expression beside them
+    rate               how the remainder decays: "exact" (there is none), "gaussian", "exponential",
+                       "doubly exponential" or "power", with its parameters
+    status             "proved" by expansion; "measured" where there is none
+    Checked            tests/unit/activations/test_certificate_shape.py
+    """
+    tail = curve.tail(0, side)
+    if tail is None:
+        return _measured(curve, side)
+    where = f"far to the {_SIDES[side]}"
+    growing = [m for m in tail.terms if m.trend > 0 and m != _LINE]
+    line, constant = tail.terms.get(_LINE), tail.terms.get(CONSTANT)
+    slope, intercept = _exact(line), _exact(constant)
+    if growing or slope is None or intercept is None:
+        return {"claim": f"f approaches no line {where}", "status": "proved", "slope": None}
+    slope = side * slope
+    rate = _rate(tail)
+    return {
+        "claim": f"f(x) approaches {_text(slope, intercept)} {where}, {rate['claim']}",
+        "status": "proved",
+        "slope": nearest(float(slope)),
+        "intercept": nearest(float(intercept)),
+        "exact": [str(slope), str(intercept)],
+        "rate": rate,
+    }
+
+
+def _exact(coefficient: Coefficient | None) -> Expr | None:
+    """The coefficient as an exact number, 0 for an absent term; None when only a range is known."""
+    return Integer(0) if coefficient is None else coefficient.exact
+
+
+def _text(slope: Expr, intercept: Expr) -> str:
+    a, b = float(slope), float(intercept)
+    if a == 0.0:
+        return shown(b)
+    line = times(a, "x")
+    return line if b == 0.0 else f"{line} {'+' if b > 0 else '-'} {shown(abs(b))}"
+
+
+def _rate(tail: Tail) -> dict[str, Any]:
+    """Rate at which f approaches its asymptote: the class of the largest vanishing term."""
+    rest = [m for m, _ in tail.ordered if m.trend < 0]
+    if not rest:
+        return {"kind": "exact", "claim": "exactly"}
+    m = rest[0]
+    degree = nearest(float(m.power))
+    front = power("|x|", degree) + " " if degree else ""
+    if m.towers:
+        rate = nearest(float(m.towers[0][0]))
+        weight = nearest(float(m.towers[0][1]))
+        tower = f"exp({times(rate, '|x|')})"
+        claim = f"like exp(-{times(weight, tower)})"
+        return {"kind": "doubly exponential", "claim": claim, "rate": rate, "weight": weight}
+    if m.square != 0:
+        rate = nearest(float(m.square))
+        claim = f"like {front}exp(-{times(rate, 'x^2')})"
+        return {"kind": "gaussian", "claim": claim, "rate": rate, "power": degree}
+    if m.linear != 0:
+        rate = nearest(float(m.linear))
+        claim = f"like {front}exp(-{times(rate, '|x|')})"
+        return {"kind": "exponential", "claim": claim, "rate": rate, "power": degree}
+    logs = " and a logarithm" if m.logs != 0 else ""
+    return {"kind": "power", "claim": f"like {power('|x|', degree)}{logs}", "power": degree}
+
+
+def _measured(curve: CertifiedCurve, side: int) -> dict[str, Any]:
+    """Slope and intercept from two far points, where no expansion is known."""
+    formula = curve.cells[-1 if side > 0 else 0].formulas[0]
+    with mpmath.workdps(60):
+        near, far = (
+            number(formula, {X.name: side * mpmath.mpf(reach)}) for reach in (_FAR, 2 * _FAR)
+        )
+        slope = (far - near) / (side * _FAR)
+        intercept = far - slope * side * 2 * _FAR
+        if not mpmath.isfinite(slope) or abs(intercept) > 1e-3 * abs(far) + 1e3:
+            return {
+                "claim": f"asymptote on the {_SIDES[side]}",
+                "status": "not proved",
+                "reason": "no expansion, and two far points show no line",
+            }
+        return {
+            "claim": f"f lies near {times(float(slope), 'x')} + {shown(float(intercept))}"
+            f" at |x| = {_FAR:g} and {2 * _FAR:g}",
+            "status": "measured",
+            "slope": nearest(float(slope)),
+            "intercept": nearest(float(intercept)),
+            "points": [side * _FAR, side * 2 * _FAR],
+        }
+
+
+# By format: its largest finite number, and the least real number that rounds beyond it.
+FORMATS: Mapping[str, tuple[float, float]] = {
+    "fp8_e4m3": (448.0, 464.0),
+    "fp8_e5m2": (57344.0, 61440.0),
+    "fp16": (65504.0, 65520.0),
+    "bf16": (2.0**128 - 2.0**120, 2.0**128 - 2.0**119),
+    "fp32": (2.0**128 - 2.0**104, 2.0**128 - 2.0**103),
+}
+_STEPS = 200
+
+
+def overflow_of(curve: CertifiedCurve, order: int) -> dict[str, Any]:
+    """For each format, the largest |x| on each side up to which f or f' stays finite in it.
+
+    left, right   None when no input of the format overflows
+    status        "proved" where the value is monotone from there on and smaller before;
+                  "measured" where only the bisection shows it
+    """
+    rows: dict[str, dict[str, float | None]] = {}
+    proved = True
+    for name, (largest, limit) in FORMATS.items():
+        row: dict[str, float | None] = {}
+        for side, label in ((-1, "left"), (1, "right")):
+            reach, sure = _reach(curve, order, side, largest, limit)
+            row[label] = None if reach is None else below(reach)
+            proved = proved and sure
+        rows[name] = row
+    described = [
+        f"{name} for x {sign}{shown(reach, 5)}"
+        for name, row in rows.items()
+        for label, sign in (("left", "< -"), ("right", "> "))
+        if (reach := row[label]) is not None
+    ]
+    what = _NAMES[order]
+    claim = (
+        f"{what} overflows {', '.join(described)}"
+        if described
+        else f"{what} overflows in no format"
+    )
+    return {"claim": claim, "status": "proved" if proved else "measured", "finite_up_to": rows}
+
+
+def _reach(
+    curve: CertifiedCurve, order: int, side: int, largest: float, limit: float
+) -> tuple[float | None, bool]:
+    """(the largest |x| with a finite value, whether that is proved); None when all are finite."""
+    sure = curve.tail_sign(order + 1, side) is not None and _core(curve, order) < limit
+    try:
+        far = curve.far_range(order, side)
+    except NotEnclosed:
+        far = LINE
+    if max(abs(far[0]), abs(far[1])) < limit:
+        return None, _core(curve, order) < limit
+    if _finite(curve, order, side * largest, limit):
+        return None, sure
+    low, high = 0.0, largest
+    for _ in range(_STEPS):
+        middle = math.sqrt(low * high) if low > 1.0 and high > 4.0 * low else 0.5 * (low + high)
+        if high - low <= 1e-13 * high or middle in (low, high):
+            break
+        if _finite(curve, order, side * middle, limit):
+            low = middle
+        else:
+            high = middle
+    return low, sure and low >= curve.reach
+
+
+def _finite(curve: CertifiedCurve, order: int, x: float, limit: float) -> bool:
+    try:
+        box = curve.at(order, x)
+    except NotEnclosed:
+        return False
+    return max(abs(box[0]), abs(box[1])) < limit
+
+
+def _core(curve: CertifiedCurve, order: int) -> float:
+    """A bound on the absolute value within `reach` of 0."""
+    try:
+        boxes = [
+            cell.box(order, max(cell.low, -curve.reach), min(cell.high, curve.reach))
+            for cell in curve.cells
+        ]
+    except NotEnclosed:
+        return math.inf
+    low, high = hull(*boxes)
+    return max(abs(low), abs(high))

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stamm.activations.certificates.asymptotes import asymptote
-from stamm.activations.certificates.bounds import bounds_of, growth, lipschitz
+from stamm.activations.certificates.bounds import (
+    asymptote,
+    bounds_of,
+    growth,
+    lipschitz,
+    overflow_of,
+)
 from stamm.activations.certificates.curve import CertifiedCurve
-from stamm.activations.certificates.everywhere import everywhere
 from stamm.activations.certificates.gaussian import (
+    Sampler,
     edge_of_chaos,
     harmonics,
     moments,
@@ -18,8 +23,7 @@ from stamm.activations.certificates.gaussian import (
     spectrum,
 )
 from stamm.activations.certificates.intervals import NotEnclosed
-from stamm.activations.certificates.numerics import overflow_of
-from stamm.activations.certificates.quadrature import Sampler
+from stamm.activations.certificates.rounding import not_proved, warnings_of
 from stamm.activations.certificates.shape import (
     bends_of,
     between_jumps,
@@ -27,12 +31,17 @@ from stamm.activations.certificates.shape import (
     inverse_of,
     jumps_of,
     runs_of,
+    sign_map,
     smoothness_of,
     zeros_of,
 )
-from stamm.activations.certificates.signs import sign_map
-from stamm.activations.certificates.symmetry import homogeneity, is_analytic, kind_of, parity
-from stamm.activations.certificates.warnings import warnings_of
+from stamm.activations.certificates.symmetry import (
+    everywhere,
+    homogeneity,
+    is_analytic,
+    kind_of,
+    parity,
+)
 from stamm.activations.derivation.formulas import Derived, bounds
 from stamm.activations.spec import Gated, Spec
 from stamm.base.config import nearest
@@ -114,7 +123,7 @@ def _attempt(claim: str, section: Callable[[], dict[str, Any]]) -> dict[str, Any
     try:
         return section()
     except NotEnclosed as reason:
-        return {"claim": claim, "status": "not proved", "reason": str(reason)}
+        return not_proved(claim, str(reason))
 
 
 def _arity(spec: Spec) -> dict[str, Any]:

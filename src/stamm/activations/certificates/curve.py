@@ -21,13 +21,11 @@ from stamm.activations.certificates.intervals import (
     hull,
     multiplied,
 )
-from stamm.activations.certificates.tail_functions import expansion
-from stamm.activations.certificates.tails import Tail
-from stamm.activations.derivation.formulas import Branch, Derived
+from stamm.activations.certificates.tails import Tail, expansion
+from stamm.activations.derivation.formulas import Branch, Derived, elementary, number
 from stamm.activations.derivation.parametric import ParametricIntegral
 from stamm.activations.derivation.primitives import X, absolute, signum
 from stamm.activations.derivation.stable_forms import sample_points, split
-from stamm.activations.derivation.symbolic import elementary, number
 from stamm.activations.derivation.tables import NumericalIntegral
 
 KINKED = (sympy.Abs, sympy.sign, absolute, signum)
@@ -75,8 +73,8 @@ class Cell:
         """The exact limit of a derivative at the low end (-1) or the high end (1)."""
         if (order, end) not in self._values:
             at = self.exact_low if end < 0 else self.exact_high
-            found = value_at(self.formulas[order], at, -end) if at.is_finite else sympy.nan
-            self._values[order, end] = sympy.S.Zero if vanishes(found) else found
+            limit = value_at(self.formulas[order], at, -end) if at.is_finite else sympy.nan
+            self._values[order, end] = sympy.S.Zero if vanishes(limit) else limit
         return self._values[order, end]
 
     def is_zero_at(self, order: int, end: int) -> bool:
@@ -87,7 +85,7 @@ class Cell:
         """(start, sign): the sign of a derivative on the part of the cell beyond |x| = start.
 
         From the expansion of the cell's own formula, which holds on the half line, hence on the
-        cell, where products of tiny numbers would leave the doubles. None when there is none.
+        cell, where products of tiny numbers would underflow. None when there is none.
         """
         far = -self.low if side < 0 else self.high
         for start in _STARTS:
@@ -141,7 +139,7 @@ class CertifiedCurve:
         exact = [cut_at(branches, knots) for branches in exact]
         self.pieces: list[list[Branch]] = exact
         self.knots: list[Expr] = [b.high for b in exact[0][:-1]]
-        kinks = {part for of in exact for b in of for part in b.formula.atoms(*KINKED)}
+        kinks = {part for branches in exact for b in branches for part in b.formula.atoms(*KINKED)}
         self.folded = any(part.has(X) for part in kinks)
         ends = {b.high for branches in (*stable, *exact) for b in branches[:-1]} | {sympy.S.Zero}
         order = [-sympy.oo, *sorted(ends, key=_size), sympy.oo]
@@ -190,7 +188,7 @@ class CertifiedCurve:
     ) -> Cell:
         """A cell with the stable formulas where they are the exact ones in another form.
 
-        A stable formula may stand for a value that only has no double, such as 0 for one of 1e-400.
+        A stable formula may give 0 for a value below the smallest double, such as 1e-400.
         """
         middle = _middle(low, high)
         formulas = []
@@ -204,7 +202,7 @@ class CertifiedCurve:
 
     @cached_property
     def reach(self) -> float:
-        """Beyond this |x| every tail that has an expansion is settled, and no knot lies."""
+        """The |x| beyond which every tail with an expansion keeps its sign and there is no knot."""
         starts = [
             tail.start
             for side in (-1, 1)
@@ -333,11 +331,11 @@ def unfolded(branches: Sequence[Branch]) -> list[Branch]:
 
 def distinct(ends: Sequence[Expr]) -> list[Expr]:
     """The ends from left to right, each number once."""
-    found: list[Expr] = []
+    unique: list[Expr] = []
     for end in sorted(ends, key=_size):
-        if not found or not _same(end, found[-1]):
-            found.append(end)
-    return found
+        if not unique or not _same(end, unique[-1]):
+            unique.append(end)
+    return unique
 
 
 def cut_at(branches: Sequence[Branch], ends: Sequence[Expr]) -> list[Branch]:
@@ -372,10 +370,10 @@ def _fold(part: Expr) -> Expr | None:
     return -argument.subs(X, 0) / slope
 
 
-def _without_bars(formula: Expr, place: Any) -> Expr:
+def _without_bars(formula: Expr, at: Any) -> Expr:
     def sign(argument: Expr) -> Expr:
         with mpmath.workdps(40):
-            return sympy.Integer(1 if number(argument, {X.name: place}) > 0 else -1)
+            return sympy.Integer(1 if number(argument, {X.name: at}) > 0 else -1)
 
     for part in sorted(formula.atoms(*KINKED), key=sympy.default_sort_key):
         if _fold(part) is not None or not part.has(X):
@@ -414,7 +412,7 @@ def value_at(formula: Expr, point: Expr, side: int = 1) -> Expr:
 
 @lru_cache(maxsize=4096)
 def vanishes(value: Expr) -> bool:
-    """Whether an exact number or formula is proved to be 0; one that is too long never is."""
+    """Whether an exact number or formula is proved to be 0; False for one too long to simplify."""
     if value == 0:
         return True
     if not value.free_symbols:
@@ -430,7 +428,7 @@ def resolved(value: Expr) -> float | None:
     """An exact number that is not 0 as a double, with as many digits as its terms cancel.
 
     Edge   0.0 for one below every double, nan for one that is not real, infinity as itself; None
-           where thousands of digits do not tell it from 0.
+           where thousands of digits do not distinguish it from 0.
     """
     if not value.is_extended_real:
         return math.nan
@@ -438,9 +436,9 @@ def resolved(value: Expr) -> float | None:
         return float(value)
     for digits in _RESOLUTIONS:
         with mpmath.workdps(digits):
-            found = number(value, {})
-            if abs(found) > mpmath.mpf(10) ** (20 - digits):
-                return float(found)
+            approximation = number(value, {})
+            if abs(approximation) > mpmath.mpf(10) ** (20 - digits):
+                return float(approximation)
     return None
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
-from stamm.activations.certificates.quadrature import Sampler, nodes, panels
-from stamm.activations.certificates.rounding import measured, shown
+import mpmath
+import sympy
+
+from stamm.activations.certificates.curve import CertifiedCurve
+from stamm.activations.certificates.rounding import measured, not_proved, shown
+from stamm.activations.derivation.primitives import Primitive, X
+from stamm.activations.derivation.tables import TabulatedIntegral
+from stamm.activations.spec.expressions import FUNCTIONS
 
 HERMITE = 8
 VARIANCES = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -119,7 +128,7 @@ def propagation(m: Moments) -> dict[str, Any]:
     """
     if not m.settled:
         reason = "the integrals do not settle" if m.f2 > 0.0 else "f is zero"
-        return {"claim": "moments under N(0, 1)", "status": "not proved", "reason": reason}
+        return not_proved("moments under N(0, 1)", reason)
     gain = 1.0 / math.sqrt(m.f2)
     variance = m.f2 - m.f * m.f
     index = 1.0 - m.hermite[1] ** 2 / variance if variance > _VANISHED else 0.0
@@ -146,7 +155,7 @@ def propagation(m: Moments) -> dict[str, Any]:
 def parts(m: Moments) -> dict[str, Any]:
     """The shares of E f^2 that the even and the odd part of f hold under N(0, 1)."""
     if not m.settled:
-        return {"claim": "even and odd energy", "status": "not proved", "reason": "see moments"}
+        return not_proved("even and odd energy", "see moments")
     even, odd = m.even / m.f2, m.odd / m.f2
     return {
         "claim": f"{even:.1%} of the energy is even, {odd:.1%} is odd",
@@ -159,7 +168,7 @@ def parts(m: Moments) -> dict[str, Any]:
 def spectrum(m: Moments) -> dict[str, Any]:
     """Coefficients of f in normalised Hermite polynomials, and the share of E f^2 each holds."""
     if not m.settled:
-        return {"claim": "Hermite spectrum", "status": "not proved", "reason": "see moments"}
+        return not_proved("Hermite spectrum", "see moments")
     shares = [c * c / m.f2 for c in m.hermite]
     return {
         "claim": f"degrees 0 to {HERMITE} hold {sum(shares):.2%} of the energy, degree 1"
@@ -188,7 +197,7 @@ def edge_of_chaos(sampler: Sampler) -> dict[str, Any]:
         rows.append(row)
     if all(row["sigma_w"] is None for row in rows):
         reason = "E f'^2 is infinite, zero or does not settle"
-        return {"claim": "edge of chaos", "status": "not proved", "reason": reason}
+        return not_proved("edge of chaos", reason)
     reached = [shown(row["q"]) for row in rows if row["sigma_b"] is not None]
     claim = "no edge of chaos at the variances tried"
     if reached:
@@ -205,21 +214,21 @@ def harmonics(sampler: Sampler, amplitude: float = 1.0) -> dict[str, Any]:
     ends = [-math.pi / 2, *inner, math.pi / 2]
     points = [(t, w, sampler(amplitude * math.sin(t))[0]) for t, w in nodes(panels(ends, 0.1))]
     mean = math.fsum(w * f for _, w, f in points) / math.pi
-    found = [
+    amplitudes = [
         2.0
         / math.pi
         * math.fsum(w * f * (math.sin(k * t) if k % 2 else math.cos(k * t)) for t, w, f in points)
         for k in range(1, HARMONICS + 1)
     ]
-    overtones = math.sqrt(math.fsum(h * h for h in found[1:]))
-    share = overtones / abs(found[0]) if abs(found[0]) > _VANISHED else math.inf
+    overtones = math.sqrt(math.fsum(h * h for h in amplitudes[1:]))
+    share = overtones / abs(amplitudes[0]) if abs(amplitudes[0]) > _VANISHED else math.inf
     return {
         "claim": f"f(sin t) has mean {shown(measured(mean), 4)} and"
         f" {shown(share, 3)} of its first harmonic in overtones",
         "status": "measured",
         "input_amplitude": amplitude,
         "mean": measured(mean),
-        "amplitudes": [measured(h) for h in found],
+        "amplitudes": [measured(h) for h in amplitudes],
     }
 
 
@@ -230,3 +239,144 @@ def _power_of_ten(error: float) -> str:
 
 def _short(value: float) -> str:
     return "unknown" if math.isnan(value) else shown(value, 4)
+
+
+NODES = 20
+_GRADED = 24  # panels that halve toward a knot where a formula need not be smooth
+
+
+def _phi2(u: float) -> float:
+    """exp(u) - 1 - u, by its series where the difference cancels."""
+    if abs(u) > 0.5:
+        return math.expm1(u) - u
+    total, term = 0.0, 0.5 * u * u
+    for k in range(3, 20):
+        total += term
+        term *= u / k
+    return total
+
+
+_FLOATS: Mapping[str, Callable[[float], float]] = {
+    **FUNCTIONS,
+    "phi2": _phi2,
+    "logistic_odd": lambda u: 0.5 * math.tanh(0.5 * u),
+    "normal_odd": lambda u: 0.5 * math.erf(u / math.sqrt(2.0)),
+    "cauchy_odd": lambda u: math.atan(u) / math.pi,
+    "cauchy_slope": lambda u: FUNCTIONS["cauchy_cdf"](u) + u * FUNCTIONS["cauchy_pdf"](u),
+    "absolute": abs,
+    "signum": FUNCTIONS["sign"],
+    "Abs": abs,
+}
+
+
+@lru_cache(maxsize=4)
+def legendre(count: int) -> tuple[tuple[float, float], ...]:
+    """Nodes and weights of Gauss-Legendre quadrature on [-1, 1], by Newton's method."""
+    rule = []
+    for i in range(count):
+        x = math.cos(math.pi * (i + 0.75) / (count + 0.5))
+        slope = 1.0
+        for _ in range(8):
+            before, value = 1.0, x
+            for k in range(2, count + 1):
+                before, value = value, ((2 * k - 1) * x * value - (k - 1) * before) / k
+            slope = count * (x * value - before) / (x * x - 1.0)
+            x -= value / slope
+        rule.append((x, 2.0 / ((1.0 - x * x) * slope * slope)))
+    return tuple(rule)
+
+
+def panels(ends: Sequence[float], width: float) -> list[tuple[float, float]]:
+    """The parts between sorted ends, divided into equal panels no wider than `width`."""
+    result = []
+    for low, high in itertools.pairwise(ends):
+        count = max(1, math.ceil((high - low) / width))
+        step = (high - low) / count
+        result += [(low + i * step, low + (i + 1) * step) for i in range(count)]
+    return result
+
+
+def nodes(parts: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points and weights of an integral over the panels."""
+    rule = legendre(NODES)
+    return [
+        (0.5 * (low + high) + 0.5 * (high - low) * x, 0.5 * (high - low) * weight)
+        for low, high in parts
+        for x, weight in rule
+    ]
+
+
+class Sampler:
+    """f and f' as fast functions of a double, and where integrals of them must be divided.
+
+    graded   whether panels get smaller towards knots, where a formula need not be smooth
+    """
+
+    def __init__(self, curve: CertifiedCurve, *, graded: bool) -> None:
+        self._ends = [cell.high for cell in curve.cells[:-1]]
+        self._functions = [
+            tuple(_compiled(cell.formulas[order]) for order in (0, 1)) for cell in curve.cells
+        ]
+        self.breaks = sorted(set(self._ends))
+        self._graded = graded
+
+    def __call__(self, x: float) -> tuple[float, float]:
+        """(f(x), f'(x)); at a knot, as on its left."""
+        for end, (function, slope) in zip(self._ends, self._functions, strict=False):
+            if x <= end:
+                return function(x), slope(x)
+        function, slope = self._functions[-1]
+        return function(x), slope(x)
+
+    def ends(self, low: float, high: float, width: float) -> list[float]:
+        """low, high and every knot between; knots closed in on where f need not be smooth."""
+        inner = {b for b in self.breaks if low < b < high}
+        if self._graded:
+            for knot in sorted(inner):
+                for k in range(_GRADED):
+                    inner |= {knot + sign * width * 0.5**k for sign in (-1, 1)}
+        return [low, *sorted(b for b in inner if low < b < high), high]
+
+
+def _compiled(formula: Any) -> Callable[[float], float]:
+    if not formula.free_symbols:
+        value = float(formula)
+        return lambda _: value
+    functions = dict(_FLOATS)
+    for part in formula.atoms(Primitive):
+        kind: Any = type(part)
+        if kind.__name__ not in functions:
+            functions[kind.__name__] = _from_value(kind)
+    made: Callable[[float], float] = sympy.lambdify(X, formula, modules=[functions, "math"])
+    return made
+
+
+@lru_cache(maxsize=64)
+def _from_value(kind: Any) -> Callable[[float], float]:
+    """A primitive as a function of a double: of a table, its polynomials; else by mpmath."""
+    if issubclass(kind, TabulatedIntegral):
+        return _from_table(kind)
+
+    @lru_cache(maxsize=65536)
+    def valued(u: float) -> float:
+        with mpmath.workprec(60):
+            return float(kind.value(mpmath.mpf(u)))
+
+    return valued
+
+
+def _from_table(table: type[TabulatedIntegral]) -> Callable[[float], float]:
+    """The integral a table holds, in double precision."""
+    first = math.floor(table.low / table.step)
+
+    def valued(u: float) -> float:
+        row = (0.0, *table.left) if u < table.low else (0.0, *table.right)
+        if len(row) == 1 or table.low <= u <= table.high:
+            cell = min(max(math.floor(u / table.step) - first, 0), len(table.rows) - 1)
+            row = table.rows[cell]
+        total = 0.0
+        for c in reversed(row[1:]):
+            total = c + (u - row[0]) * total
+        return total
+
+    return valued

@@ -19,8 +19,8 @@ from sympy import Expr
 
 from stamm.activations.derivation import primitives as named
 from stamm.activations.derivation import special
+from stamm.activations.derivation.formulas import applied
 from stamm.activations.derivation.primitives import Primitive, X
-from stamm.activations.derivation.symbolic import applied
 
 Box = tuple[float, float]
 LINE: Box = (-math.inf, math.inf)
@@ -251,10 +251,10 @@ def _shaped(kind: Any, shape: _Shape, box: Box) -> Box:
     if low < shape.domain[0] or high > shape.domain[1]:
         raise NotEnclosed(f"{kind.__name__} of a number outside its domain")
     ends = _at(kind, low), _at(kind, high)
-    found = hull(*ends) if low != high else ends[0]
+    enclosure = hull(*ends) if low != high else ends[0]
     if shape.left != shape.right and low < shape.turn < high:
-        found = hull(found, _at(kind, shape.turn))
-    return found
+        enclosure = hull(enclosure, _at(kind, shape.turn))
+    return enclosure
 
 
 @lru_cache(maxsize=65536)
@@ -295,7 +295,7 @@ def _double(value: Any) -> float:
 
 
 def _outward(low: float, high: float, positive: bool = False, negative: bool = False) -> Box:
-    """One unit wider on both sides; an exact 0 stays, and a vanished value keeps its sign."""
+    """One unit wider on both sides; an exact 0 stays, and an underflowed value keeps its sign."""
     if low == high == 0.0 and not positive and not negative:
         return 0.0, 0.0
     down = math.nextafter(low, -math.inf)
@@ -324,7 +324,7 @@ def _product(a: float, b: float) -> float:
 def _widened(product: float, a: float, b: float, toward: float) -> float:
     if a == 0.0 or b == 0.0 or abs(a) == 1.0 or abs(b) == 1.0:
         return product
-    if product == 0.0:  # it vanished below the doubles: its sign is still known
+    if product == 0.0:  # it underflowed: its sign is still known
         positive = (a > 0) == (b > 0)
         away = positive == (toward > 0)
         return math.copysign(_TINY, toward) if away else 0.0
@@ -338,11 +338,11 @@ def _wave(kind: Any, box: Box) -> Box:
     with mpmath.workprec(_BITS):
         function = mpmath.sin if kind is sympy.sin else mpmath.cos
         values = [float(function(mpmath.mpf(u))) for u in box]
-    found = _outward(min(values), max(values))
+    enclosure = _outward(min(values), max(values))
     peak = math.pi / 2 if kind is sympy.sin else 0.0
     slack = _SINGLE_PRECISION_OF_PI
-    top = 1.0 if _meets(low - slack, high + slack, peak) else min(found[1], 1.0)
-    bottom = -1.0 if _meets(low - slack, high + slack, peak + math.pi) else max(found[0], -1.0)
+    top = 1.0 if _meets(low - slack, high + slack, peak) else min(enclosure[1], 1.0)
+    bottom = -1.0 if _meets(low - slack, high + slack, peak + math.pi) else max(enclosure[0], -1.0)
     return bottom, top
 
 
@@ -369,7 +369,7 @@ def _integer_power(box: Box, power: int) -> Box:
 
 
 def _inverse(value: float, toward: float, other: float) -> float:
-    if value == 0.0:  # an end at 0: the reciprocal runs off on the side of the other end
+    if value == 0.0:  # one end is 0: the reciprocal is unbounded on the side of the other end
         return math.inf if other > 0 else -math.inf
     if math.isinf(value):
         return 0.0

@@ -1,9 +1,11 @@
-"""Numbers as a certificate writes them: twelve significant digits, bounds rounded outward."""
+"""Numbers of a certificate, twelve digits with bounds rounded outward, and its text and warnings from plain data."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from typing import Any
 
 DIGITS = 12
 _NEAREST = Context(prec=DIGITS, rounding=ROUND_HALF_EVEN)
@@ -13,6 +15,11 @@ _FINE_DOWN = Context(prec=14, rounding=ROUND_FLOOR)
 _FINE_UP = Context(prec=14, rounding=ROUND_CEILING)
 _SHORT_DOWN = Context(prec=6, rounding=ROUND_FLOOR)
 _SHORT_UP = Context(prec=6, rounding=ROUND_CEILING)
+
+
+def not_proved(claim: str, reason: str) -> dict[str, str]:
+    """The section of a claim that could not be proved."""
+    return {"claim": claim, "status": "not proved", "reason": reason}
 
 
 def nearest(value: float) -> float | None:
@@ -89,3 +96,126 @@ def _rounded(value: float | Decimal, context: Context) -> float | None:
     if not math.isfinite(value):
         return None
     return float(context.create_decimal(Decimal(value))) + 0.0  # -0.0 is written as 0.0
+
+
+_LINES = (
+    ("range", ("bounds", "function")),
+    ("gradient", ("bounds", "slope")),
+    ("Lipschitz", ("bounds", "lipschitz")),
+    ("zeros", ("shape", "zeros")),
+    ("turning points", ("shape", "zeros_of_slope")),
+    ("monotone", ("shape", "monotone")),
+    ("convexity", ("shape", "convex")),
+    ("jumps", ("shape", "jumps")),
+    ("smoothness", ("shape", "smoothness")),
+    ("inverse", ("shape", "inverse")),
+    ("kind", ("kind",)),
+    ("signal", ("gaussian", "moments")),
+    ("spectrum", ("gaussian", "hermite")),
+    ("edge of chaos", ("gaussian", "edge_of_chaos")),
+    ("overflow", ("numerics", "function_overflow")),
+    ("conditioning", ("numerics", "conditioning")),
+)
+
+
+def certificate_text(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(label, claim) pairs, one line each; brackets mark a claim that is not proved.
+
+    Checked  tests/unit/activations/test_certificate.py
+    """
+    lines = [(label, _claim_text(_section(certificate, path))) for label, path in _LINES]
+    lines += _sides(certificate) + _symmetries(certificate)
+    if "order" in certificate["arity"]:
+        lines.insert(0, ("inputs", certificate["arity"]["claim"]))
+    if certificate["for_all_parameters"]:
+        facts = "; ".join(fact["claim"] for fact in certificate["for_all_parameters"])
+        lines.append(("all parameters", facts))
+    lines += [("warning", warning) for warning in certificate["warnings"]]
+    return lines
+
+
+def _sides(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The line on each side, or how f grows where there is none."""
+    lines = []
+    for side in ("left", "right"):
+        line = certificate["asymptotes"][side]
+        growth = certificate["bounds"][f"growth_{side}"]
+        curved = line["status"] == "proved" and line["slope"] is None
+        lines.append((side, _claim_text(growth if curved else line)))
+    return lines
+
+
+def _symmetries(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The identities that hold; those that do not are left out."""
+    symmetry = certificate["symmetry"]
+    lines = [("symmetry", _claim_text(part)) for part in symmetry.values() if part.get("holds")]
+    if symmetry["homogeneous"]["degree"] is not None:
+        lines.append(("scaling", _claim_text(symmetry["homogeneous"])))
+    return lines
+
+
+def _section(certificate: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
+    section: Any = certificate
+    for name in path:
+        section = section[name]
+    entry: Mapping[str, Any] = section
+    return entry
+
+
+def _claim_text(section: Mapping[str, Any]) -> str:
+    status = section["status"]
+    reason = f": {section['reason']}" if "reason" in section else ""
+    return str(section["claim"]) if status == "proved" else f"{section['claim']} [{status}{reason}]"
+
+
+UNSTABLE = 1.5
+NEARLY_LINEAR = 0.01
+EARLY = 100.0
+
+
+def warnings_of(certificate: Mapping[str, Any]) -> list[str]:
+    """The sentences that apply, in a fixed order.
+
+    A variance map with a slope above 1.5, a nonlinearity index below 0.01, a gradient without
+    bound, an overflow of fp16 within |x| <= 100, jumps, flat parts, and what was left unproved.
+    Checked  tests/unit/activations/test_certificate.py
+    """
+    warnings: list[str] = []
+    moments = certificate["gaussian"]["moments"]
+    slope = moments.get("q_slope")
+    if slope is not None and slope > UNSTABLE:
+        warnings.append(
+            f"The variance map is unstable (slope {slope:.3g} at its fixed point):"
+            " use a normaliser before it."
+        )
+    index = moments.get("nonlinearity_index")
+    if index is not None and index < NEARLY_LINEAR:
+        warnings.append(f"It is nearly linear under N(0, 1): nonlinearity index {index:.2g}.")
+    warnings += _gradient(certificate)
+    warnings += _overflow(certificate)
+    jumps = [j for j in certificate["shape"]["jumps"].get("at", []) if j["of"] == "f"]
+    if jumps:
+        places = ", ".join(f"{j['at']:g}" for j in jumps)
+        warnings.append(f"f is discontinuous at x = {places}: its gradient does not see the jump.")
+    flat = certificate["shape"]["zeros_of_slope"].get("flat", [])
+    if flat:
+        warnings.append("Its gradient is zero on an interval: a unit there receives no signal.")
+    if certificate["surrogate"]:
+        warnings.append("The backward pass uses a declared surrogate, not the f' certified here.")
+    return warnings
+
+
+def _gradient(certificate: Mapping[str, Any]) -> list[str]:
+    slope = certificate["bounds"]["slope"]
+    if slope["status"] != "proved":
+        return ["Bounds of the gradient could not be proved."]
+    sides = [
+        side for side, end in (("below", slope["low"]), ("above", slope["high"])) if end is None
+    ]
+    return [f"The gradient is unbounded {' and '.join(sides)}."] if sides else []
+
+
+def _overflow(certificate: Mapping[str, Any]) -> list[str]:
+    row = certificate["numerics"]["function_overflow"].get("finite_up_to", {}).get("fp16", {})
+    early = [reach for reach in row.values() if reach is not None and reach < EARLY]
+    return [f"f overflows fp16 beyond |x| = {min(early):.4g}."] if early else []

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from stamm.activations.catalog import entries, get
 from stamm.activations.codegen.write import GENERATED, generate, generate_shared
+from stamm.runs.local_pool import WorkerPool, serve
+
+_WORKER = "--worker"
 
 
 def main(names: list[str]) -> int:
     """Write everything that ships, or what belongs to the named entries and what all share."""
     chosen = [get(name) for name in names] or list(entries())
-    written = generate_shared(entries())
+    written = [str(path) for path in generate_shared(entries())]
     failed = []
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for spec, result in [(spec, pool.submit(generate, spec)) for spec in chosen]:
-            try:
-                written += result.result()
-            except Exception as error:  # one entry must not hide the others
-                failed.append(spec.name)
-                sys.stderr.write(f"{spec.name}: {error}\n")
+    with WorkerPool(os.cpu_count() or 1, "stamm.activations.codegen", _WORKER) as pool:
+        for ended in pool.run((spec.name, {"name": spec.name}) for spec in chosen):
+            answer = ended.answer or {"error": f"its worker died, {ended.death()}"}
+            written += answer.get("written", ())
+            if "error" in answer:  # one entry must not hide the others
+                failed.append(ended.name)
+                sys.stderr.write(f"{ended.name}: {answer['error']}\n")
     if not names and not failed:
-        _remove_strangers({path.name for path in written})
+        _remove_strangers({Path(path).name for path in written})
     sys.stderr.write(f"{len(written)} files written, {len(failed)} entries failed\n")
     return 1 if failed else 0
+
+
+def _write(task: dict[str, str]) -> dict[str, Any]:
+    try:
+        return {"written": [str(path) for path in generate(get(task["name"]))]}
+    except Exception as error:
+        return {"error": str(error)}
 
 
 def _remove_strangers(written: set[str]) -> None:
@@ -38,4 +48,5 @@ def _remove_strangers(written: set[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    is_worker = sys.argv[1:2] == [_WORKER]
+    sys.exit(serve(sys.argv[2], _write) if is_worker else main(sys.argv[1:]))

@@ -1,22 +1,20 @@
-"""One function body: piecewise SymPy formulas written as short torch statements."""
+"""One function body: piecewise SymPy formulas written as short torch statements, and the tables that they read."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
 
 import mpmath
 import sympy
-from sympy import Expr
+from sympy import Expr, Function
 
-from stamm.activations.codegen.anchored import anchored_constant
-from stamm.activations.codegen.signed_zero import factor_out_x, owns_zero, phi2_over
-from stamm.activations.codegen.tables import integral_name, table_constant
 from stamm.activations.derivation.anchored import Anchored
-from stamm.activations.derivation.formulas import Branch
+from stamm.activations.derivation.formulas import Branch, Derived, Integrand
 from stamm.activations.derivation.parametric import ParametricIntegral
 from stamm.activations.derivation.primitives import Primitive, X, expm1, logistic, phi2
 from stamm.activations.derivation.stable_forms import ordered_factors, ordered_terms
-from stamm.activations.derivation.tables import TabulatedIntegral
+from stamm.activations.derivation.tables import TabulatedIntegral, tables_in
 from stamm.base.errors import ConfigError
 
 _WIDTH = 36  # longer text is assigned to a variable
@@ -263,9 +261,9 @@ def _common_root(over: Sequence[Expr]) -> tuple[Expr, int] | None:
 def _refactored(factor: Expr) -> Expr:
     """1/(1 + 2*x + x**2) as (1 + x)**-2, whose square does not overflow before it is divided by."""
     if factor.exp == -1 and factor.base.is_Add and factor.base.is_polynomial(X):
-        found = sympy.factor(factor.base)
-        if found.is_Pow and found.exp.is_Integer:
-            return found.base**-found.exp
+        factored = sympy.factor(factor.base)
+        if factored.is_Pow and factored.exp.is_Integer:
+            return factored.base**-factored.exp
     return factor
 
 
@@ -309,3 +307,148 @@ def _number(constant: Expr) -> str:
     """The nearest double of a constant expression."""
     with mpmath.workdps(40):
         return repr(float(constant._to_mpmath(140)))
+
+
+_PER_LINE = 4
+
+
+def anchored_constant(kind: type[Anchored]) -> str:
+    """The name of the coefficients of such a function in the module of a kernel."""
+    return kind.__name__.upper()
+
+
+def anchored_source(kinds: Iterable[type[Anchored]]) -> str:
+    """The module-level coefficients of every function given, each once, by name; "" for none.
+
+    Checked  tests/unit/activations/test_anchored.py
+    """
+    ordered = sorted(kinds, key=lambda kind: kind.__name__)
+    return "\n".join(_definition(kind) for kind in ordered)
+
+
+def _definition(kind: type[Anchored]) -> str:
+    low, high = kind.window
+    rows = [
+        "    " + " ".join(f"{c!r}," for c in kind.coefficients[i : i + _PER_LINE])
+        for i in range(0, len(kind.coefficients), _PER_LINE)
+    ]
+    lines = [
+        f"# {kind.difference}",
+        f"# on [{low:g}, {high:g}]: coefficients of x, x**2, ...",
+        f"{anchored_constant(kind)} = (",
+        *rows,
+        ")",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+phi2_over = Function("phi2_over")  # phi2(u)/u, without the division
+
+
+def owns_zero(branch: Branch) -> bool:
+    """Whether x = 0 belongs to the branch; False where its ends move with parameters."""
+    if branch.low.free_symbols or branch.high.free_symbols:
+        return False
+    above = branch.low < 0 or (branch.low == 0 and branch.low_closed)
+    below = branch.high > 0 or (branch.high == 0 and branch.high_closed)
+    return bool(above and below)
+
+
+def factor_out_x(formula: Expr) -> Expr:
+    """The formula as x times the rest, where it is a sum of multiples of x; else as it is.
+
+    Edge     of a product each factor likewise
+    Checked  tests/unit/activations/test_signed_zero.py
+    """
+    if formula.is_Mul:
+        return sympy.Mul(*map(factor_out_x, formula.args))
+    if not formula.is_Add:
+        return formula
+    divided = [_over_x(term) for term in formula.args]
+    if any(term is None for term in divided):
+        return formula
+    rest = sympy.Add(*divided)
+    return sympy.Mul(X, rest, evaluate=False) if rest.is_Add else formula
+
+
+def _over_x(term: Expr) -> Expr | None:
+    """term/x, or None where that has x left in the denominator."""
+    factors = [sympy.factor_terms(f) if f.is_Add else f for f in sympy.Mul.make_args(term)]
+    for index, factor in enumerate(factors):
+        if isinstance(factor, phi2) and (factor.args[0] / X).is_Rational:
+            factors[index] = factor.args[0] * phi2_over(factor.args[0])
+            break
+    quotient = sympy.Mul(*factors) / X
+    power_of_x = quotient.as_powers_dict().get(X, sympy.S.Zero)
+    return quotient if power_of_x.is_nonnegative else None
+
+
+_TABLE_WIDTH = 96
+
+
+def table_constant(table: type[TabulatedIntegral]) -> str:
+    """The name of a table in the module of a kernel."""
+    return table.__name__.upper()
+
+
+def integral_name(kind: type[ParametricIntegral]) -> str:
+    """The name of a parametric integral in the module of a kernel."""
+    return kind.__name__
+
+
+def sides_source(integrand: Integrand) -> str:
+    """The module-level cells of the table that each call makes of a gradient."""
+    lines = [
+        f"# Cells of {integrand.kind.__doc__}, left and right.",
+        f"{integral_name(integrand.kind).upper()} = (",
+    ]
+    for side in (integrand.left, integrand.right):
+        lines += [
+            "    primitives.Side(",
+            *textwrap.wrap(
+                f"edges={side['edges']!r},",
+                _TABLE_WIDTH,
+                initial_indent=" " * 8,
+                subsequent_indent=" " * 9,
+            ),
+            f"        order={side['order']},",
+            f"        tail={side['tail']},",
+            "    ),",
+        ]
+    return "\n".join([*lines, ")"]) + "\n"
+
+
+def tables_source(derived: Derived) -> str:
+    """The module-level definition of every table that the kernel of `derived` calls; "" for none.
+
+    Checked  tests/unit/activations/test_tables.py
+    """
+    return "".join(f"{_table_definition(table)}\n" for table in tables_in(derived))
+
+
+def _table_definition(table: type[TabulatedIntegral]) -> str:
+    rows = [line for row in table.rows for line in _row(row)]
+    lines = [
+        f"# The integral of {table.gradient} from {table.origin:g}: a table of {len(table.rows)} cells,",
+        f"# within {table.bound:.2g} of |F| + |x F'|, or 1e-18; polynomials beyond its ends.",
+        f"{table_constant(table)} = primitives.Table(",
+        f"    low={table.low!r},",
+        f"    high={table.high!r},",
+        f"    step={table.step!r},",
+        f"    single={table.single!r},",
+        "    rows=(",
+        *rows,
+        "    ),",
+        f"    left={table.left!r},",
+        f"    right={table.right!r},",
+        ")",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(numbers: tuple[float, ...]) -> list[str]:
+    text = ", ".join(map(repr, numbers))
+    indent = " " * 8
+    return textwrap.wrap(
+        f"({text}),", _TABLE_WIDTH, initial_indent=indent, subsequent_indent=f"{indent} "
+    )

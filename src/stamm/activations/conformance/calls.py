@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError, FakeTensorMode
 
-from stamm.activations.conformance.budgets import budget
-from stamm.activations.conformance.exact import FUNCTION, exact_quantities
+from stamm.activations.conformance.exact import FUNCTION, exact_quantities, mixed_ups
 from stamm.activations.conformance.implementations import (
     Bound,
     Implementation,
@@ -19,9 +18,8 @@ from stamm.activations.conformance.implementations import (
     parameter_gradients,
     raised,
 )
-from stamm.activations.conformance.inputs import mixed_ups
 from stamm.activations.conformance.judge import near_knots
-from stamm.activations.conformance.ulp import dtype_name
+from stamm.activations.conformance.ulp import budget, dtype_name
 from stamm.activations.conformance.verdict import errors_of
 from stamm.activations.spec import Gated, Spec
 
@@ -115,7 +113,7 @@ def _traced(bound: Bound) -> Callable[..., Tensor]:
 
 
 class _Comparison:
-    """The plain call's result, and what sets another result apart from it."""
+    """The plain call's result, and how another result differs from it."""
 
     def __init__(
         self, spec: Spec, bound: Bound, inputs: Sequence[Tensor], usual: Tensor, dtype: torch.dtype
@@ -152,7 +150,7 @@ class _Comparison:
 
 
 def repeated(spec: Spec, judged: Implementation) -> tuple[bool, str]:
-    """A second call with the same inputs has the same bits, and no call leaves a trace.
+    """A second call with the same inputs has the same bits, and no call has side effects.
 
     Elementwise results do not depend on the order of additions, so bits are compared.
     """
@@ -166,7 +164,8 @@ def repeated(spec: Spec, judged: Implementation) -> tuple[bool, str]:
             with torch.set_grad_enabled(gradients):
                 first = _with_slopes(judged.name, bound, inputs)
                 kept = [t.clone() for t in first]
-                # Of another shape and of the same one: a buffer that is used again shows.
+                # Calls with another shape and with the same one: they would overwrite a shared
+                # buffer.
                 for other in ([t[:2] for t in inputs], [t.flip(0) for t in inputs]):
                     _with_slopes(judged.name, bound, other)
                 held = all(map(_equal, first, kept))
@@ -197,7 +196,7 @@ _SMALLEST = torch.tensor([5e-324], dtype=torch.float64)
 
 
 def _surroundings() -> dict[str, object]:
-    """Settings of torch that a function has no business with."""
+    """Global settings of torch, which a function must not change."""
     return {
         "the random state": torch.get_rng_state().numpy().tobytes(),
         "the number of threads": torch.get_num_threads(),
@@ -221,7 +220,7 @@ def _restore(before: Mapping[str, object]) -> None:
 def saved(spec: Spec, judged: Implementation) -> tuple[bool, str]:
     """A tensor that is written between forward and backward raises, or leaves the gradients as they were.
 
-    An optimizer step, or `h += y` after the activation, otherwise changes gradients in silence.
+    An optimizer step, or `h += y` after the activation, otherwise changes gradients silently.
     """
     wrong, refused = [], 0
     bound = judged.bind(spec, spec.initial_values(), torch.float32)
@@ -317,14 +316,14 @@ def channels(spec: Spec, judged: Implementation) -> tuple[bool, str]:
     wrong = []
     for i in range(_CHANNELS):
         column = [t[:, i].contiguous() for t in inputs]
-        one = {n: leaf.clone().requires_grad_() for n, leaf in bound.leaves.items()}
-        part = bound.function(one, *column)
-        expected = parameter_gradients(judged.name, part, one, weight[:, i])
+        channel_leaves = {n: leaf.clone().requires_grad_() for n, leaf in bound.leaves.items()}
+        part = bound.function(channel_leaves, *column)
+        expected = parameter_gradients(judged.name, part, channel_leaves, weight[:, i])
         if not torch.allclose(part, y[:, i], rtol=1e-5, atol=1e-7):
             wrong.append(f"f of channel {i}")
         wrong += [
             f"the gradient of {name} in channel {i} is {whole[i].item():.6g}, not {own.item():.6g}"
-            for name, whole, own in zip(one, gradients, expected, strict=True)
+            for name, whole, own in zip(channel_leaves, gradients, expected, strict=True)
             if not torch.allclose(whole[i], own, rtol=1e-3, atol=1e-5)
         ]
     return not wrong, "; ".join(wrong[:2]) or f"{_CHANNELS} channels, {len(wide)} parameters"

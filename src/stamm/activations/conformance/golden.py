@@ -1,49 +1,57 @@
-"""Writing golden vectors: exact outputs, correctly rounded, with everything needed to judge by."""
+"""Golden vectors: exact outputs, correctly rounded, written, read, and compared with an implementation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mpmath
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-import stamm
 from stamm.activations.conformance.exact import (
+    CONDITION_TEXT,
     FUNCTION,
     SLOPE,
     UP_SLOPE,
     ExactValues,
     exact_quantities,
+    inputs,
+    mixed_ups,
     parameter_slope,
+    raw_slopes,
 )
-from stamm.activations.conformance.inputs import inputs, mixed_ups
+from stamm.activations.conformance.implementations import Bound, Implementation, observe
 from stamm.activations.conformance.reference import DIGITS, evaluate
-from stamm.activations.conformance.ulp import dtype_name, rounded, unit
-from stamm.activations.conformance.vectors import (
-    EXACT,
-    INPUT,
-    MANIFEST,
-    METADATA,
-    ROUNDED,
-    UP,
-    WELL,
-    Golden,
-    GoldenQuantity,
-    golden_files,
-    judge_golden,
-    read_golden,
+from stamm.activations.conformance.ulp import budget, dtype_name, parameter_budget, rounded, unit
+from stamm.activations.conformance.verdict import (
+    ConformanceVerdict,
+    DtypeVerdict,
+    QuantityErrors,
+    gather,
+    missing_slopes,
+    problems_of,
 )
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.formulas import Branches, Derived
 from stamm.activations.spec import Gated, Spec
-from stamm.base.config import to_plain
-from stamm.base.errors import ConfigError
-from stamm.base.files import canonical_json, read_json, sha256_bytes, write_bytes, write_json
+from stamm.base.config import from_plain, to_plain
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import (
+    canonical_json,
+    read_json,
+    sha256_bytes,
+    sha256_file,
+    write_bytes,
+    write_json,
+)
+from stamm.base.json_text import parse_json
+from stamm.version import VERSION
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 COUNT = 20_000
@@ -61,10 +69,10 @@ def value_sets(spec: Spec) -> dict[str, dict[str, float]]:
     """
     names = [p.name for p in spec.trainable]
     first, *others = [{n: sample[n] for n in names} for sample in spec.sample_values()]
-    found = {"initial": first}
+    sets = {"initial": first}
     if spec.name in _OTHER:
-        return {**found, **_OTHER[spec.name]}
-    return {**found, "moved": others[0]} if others else found
+        return {**sets, **_OTHER[spec.name]}
+    return {**sets, "moved": others[0]} if others else sets
 
 
 def write_golden(
@@ -84,8 +92,9 @@ def write_golden(
 
     sets     effective values by name; `value_sets(spec)` by default
     count    float32 inputs; 16-bit files hold every finite input
-    Edge     values are those that follow from stored numbers that float32 holds, in float64: who stores
-             raw numbers has them exactly. A quantity with a declared surrogate holds the surrogate.
+    Edge     values are those that follow from stored numbers that float32 holds, in float64: an
+             implementation that stores raw numbers has them exactly. A quantity with a declared
+             surrogate holds the surrogate.
     Raises   ConfigError for values that the spec refuses.
     Checked  tests/unit/activations/test_conformance_golden.py
     """
@@ -100,7 +109,7 @@ def write_golden(
             file = f"{spec.content_hash[:16]}-{name}-{dtype_name(dtype)}.safetensors"
             write_bytes(folder / file, data)
             written[file] = {"sha256": sha256_bytes(data), **facts, "spec": spec.name}
-    manifest = {"stamm_version": stamm.__version__, "content_hash": spec.content_hash}
+    manifest = {"stamm_version": VERSION, "content_hash": spec.content_hash}
     write_json(folder / MANIFEST, {**manifest, "files": written})
     return [folder / file for file in written]
 
@@ -108,10 +117,10 @@ def write_golden(
 def _check_same_spec(folder: Path, spec: Spec) -> None:
     """One folder, one spec: a second manifest would leave the first one's files without hashes."""
     path = folder / MANIFEST
-    found = read_json(path).get("content_hash") if path.is_file() else spec.content_hash
-    if found != spec.content_hash:
+    stored_hash = read_json(path).get("content_hash") if path.is_file() else spec.content_hash
+    if stored_hash != spec.content_hash:
         raise ConfigError(
-            f"{folder} holds the golden vectors of another activation ({str(found)[:12]})",
+            f"{folder} holds the golden vectors of another activation ({str(stored_hash)[:12]})",
             fix="Choose a folder of its own",
         )
 
@@ -122,7 +131,7 @@ def _facts(spec: Spec, name: str, raw: Values, dtype: torch.dtype) -> dict[str, 
     return {
         "spec": to_plain(spec),
         "content_hash": spec.content_hash,
-        "stamm_version": stamm.__version__,
+        "stamm_version": VERSION,
         "value_set": name,
         "dtype": dtype_name(dtype),
         "raw": dict(raw),
@@ -138,31 +147,31 @@ def _file(derived: Derived, facts: Mapping[str, Any], dtype: torch.dtype, count:
     tensors = {INPUT: x} if up is None else {INPUT: x, UP: up}
     exact = exact_quantities(spec, values, x.double(), None if up is None else up.double())
     for name in facts["quantities"]:
-        of = exact[name]
-        tensors[f"{name}.{ROUNDED}"] = _correctly_rounded(derived, name, of, x, up, values)
-        tensors[f"{name}.{WELL}"] = of.well_conditioned
+        truth = exact[name]
+        tensors[f"{name}.{ROUNDED}"] = _correctly_rounded(derived, name, truth, x, up, values)
+        tensors[f"{name}.{WELL}"] = truth.well_conditioned
         if dtype == torch.float32:
-            tensors[f"{name}.{EXACT}"] = of.values
+            tensors[f"{name}.{EXACT}"] = truth.values
     # One entry only: the order of several is not fixed by the format.
     data: bytes = save(tensors, {METADATA: canonical_json(facts).decode()})
     return data
 
 
 def _correctly_rounded(
-    derived: Derived, name: str, of: ExactValues, x: Tensor, up: Tensor | None, values: Values
+    derived: Derived, name: str, exact: ExactValues, x: Tensor, up: Tensor | None, values: Values
 ) -> Tensor:
     """The nearest value of the dtype of x; where float64 cannot tell, 120 digits decide."""
-    result = rounded(of.values, x.dtype)
-    doubt = (_DOUBT * of.values.abs() * of.condition.clamp(min=1.0)).nan_to_num(nan=0.0)
-    below, above = (rounded(of.values + side * doubt, x.dtype) for side in (-1.0, 1.0))
-    unsure = torch.nonzero((below != above) & torch.isfinite(of.values)).flatten()
+    result = rounded(exact.values, x.dtype)
+    doubt = (_DOUBT * exact.values.abs() * exact.condition.clamp(min=1.0)).nan_to_num(nan=0.0)
+    below, above = (rounded(exact.values + side * doubt, x.dtype) for side in (-1.0, 1.0))
+    unsure = torch.nonzero((below != above) & torch.isfinite(exact.values)).flatten()
     if not len(unsure) or (name == SLOPE and derived.spec.surrogate):
         return result
     digits = _many_digits(derived, name, x[unsure], None if up is None else up[unsure], values)
     result[unsure] = torch.tensor(
         [
             _nearest(true, near, x.dtype)
-            for true, near in zip(digits, of.values[unsure].tolist(), strict=True)
+            for true, near in zip(digits, exact.values[unsure].tolist(), strict=True)
         ],
         dtype=torch.float64,
     ).to(x.dtype)
@@ -176,15 +185,15 @@ def _many_digits(
     trainable = [parameter_slope(p.name) for p in derived.spec.trainable]
     gate: dict[str, Branches] = {FUNCTION: exact.function, SLOPE: exact.slope}
     gate |= dict(zip(trainable, exact.parameter_slopes, strict=True))
-    found = evaluate(gate[FUNCTION if name == UP_SLOPE else name], x.tolist(), values)
+    gate_values = evaluate(gate[FUNCTION if name == UP_SLOPE else name], x.tolist(), values)
     if up is None:
-        return found
+        return gate_values
     factors = [mpmath.mpf(u) for u in up.tolist()] if name != UP_SLOPE else [mpmath.mpf(1)] * len(x)
     if derived.up is not None:
-        of = derived.up.slope if name == UP_SLOPE else derived.up.function
-        factors = evaluate(of, up.tolist(), values)
+        up_branches = derived.up.slope if name == UP_SLOPE else derived.up.function
+        factors = evaluate(up_branches, up.tolist(), values)
     with mpmath.workdps(DIGITS):
-        return [f * u for f, u in zip(found, factors, strict=True)]
+        return [f * u for f, u in zip(gate_values, factors, strict=True)]
 
 
 def _nearest(true: Any, near: float, dtype: torch.dtype) -> float:
@@ -194,20 +203,198 @@ def _nearest(true: Any, near: float, dtype: torch.dtype) -> float:
         step = unit(torch.tensor([start or near], dtype=torch.float64), dtype).item()
         count = true / mpmath.mpf(step)
         whole = int(mpmath.nint(count))  # mpmath rounds ties to even
-        found = mpmath.mpf(whole) * mpmath.mpf(step)
+        rounded = mpmath.mpf(whole) * mpmath.mpf(step)
         limit = torch.finfo(dtype).max
-        if abs(found) > limit:
+        if abs(rounded) > limit:
             return float(mpmath.sign(true)) * float("inf")
-        return float(found)
+        return float(rounded)
 
 
-__all__ = [
-    "COUNT",
-    "Golden",
-    "GoldenQuantity",
-    "golden_files",
-    "judge_golden",
-    "read_golden",
-    "value_sets",
-    "write_golden",
-]
+MANIFEST = "manifest.json"
+METADATA = "golden"
+INPUT, UP = "input", "up"
+ROUNDED, EXACT, WELL = "rounded", "exact", "well_conditioned"
+
+
+@dataclass(frozen=True, eq=False)
+class GoldenQuantity:
+    """One quantity at every input of a file.
+
+    rounded            the exact value, correctly rounded to the dtype of the file
+    exact              the same in float64, in files of float32; else None
+    well_conditioned   where an implementation is held to its budget
+    """
+
+    rounded: Tensor
+    exact: Tensor | None
+    well_conditioned: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Golden:
+    """The content of one file.
+
+    value_set    what the parameter values are called
+    raw          the stored number of each trainable parameter, exact in float32
+    values       the effective values that follow, fixed parameters included
+    x, up        inputs; up only for a gated spec
+    quantities   by name: function, slope, up_slope, slope_in_NAME (in the effective value)
+    version      of stamm, when it was written
+    """
+
+    spec: Spec
+    value_set: str
+    raw: Mapping[str, float]
+    values: Mapping[str, float]
+    x: Tensor
+    up: Tensor | None
+    quantities: Mapping[str, GoldenQuantity]
+    version: str
+
+
+def read_golden(path: Path) -> Golden:
+    """The content of one file, checked against the manifest beside it where there is one.
+
+    Raises   DataError when it cannot be read, has no golden metadata, or has other bytes than its
+             manifest records.
+    Checked  tests/unit/activations/test_conformance_golden.py
+    """
+    _check_bytes(path)
+    try:
+        with safe_open(path, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    wrong = DataError(
+        f"{path} holds no golden vectors",
+        fix="`stamm check NAME --write-golden FOLDER` writes them",
+    )
+    if METADATA not in metadata or INPUT not in tensors:
+        raise wrong
+    try:
+        facts: dict[str, Any] = parse_json(metadata[METADATA])
+        spec = from_plain(Spec, facts["spec"], str(path))
+        quantities = {
+            name: GoldenQuantity(
+                rounded=tensors[f"{name}.{ROUNDED}"],
+                exact=tensors.get(f"{name}.{EXACT}"),
+                well_conditioned=tensors[f"{name}.{WELL}"].bool(),
+            )
+            for name in facts["quantities"]
+        }
+        return Golden(
+            spec=spec,
+            value_set=facts["value_set"],
+            raw=facts["raw"],
+            values=facts["values"],
+            x=tensors[INPUT],
+            up=tensors.get(UP),
+            quantities=quantities,
+            version=facts["stamm_version"],
+        )
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise DataError(f"{path} is damaged: {error}", fix="Write it again") from None
+
+
+def golden_files(folder: Path) -> list[Path]:
+    """The files that a folder's manifest lists, in its order.
+
+    Raises   DataError when there is no manifest or a file is missing.
+    """
+    manifest = read_json(folder / MANIFEST)
+    listed = manifest.get("files") if isinstance(manifest, dict) else None
+    if not isinstance(listed, dict):
+        raise DataError(f"{folder / MANIFEST} lists no files", fix="Write the folder again")
+    paths = [folder / Path(name).name for name in listed]
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        raise DataError(f"{folder} lacks {missing[0]}", fix="Write the folder again")
+    return paths
+
+
+def judge_golden(path: Path, implementation: Implementation) -> ConformanceVerdict:
+    """An implementation against one file.
+
+    Edge     where the file holds rounded values only, half a unit is added to the budget: so far
+             the rounded value itself may be from the exact one. A slope in a stored (raw) number is
+             compared with the file's slopes times those of the constraint; the product may lie
+             where units are half as large, which adds another half.
+    Raises   DataError as `read_golden` does, and when the implementation cannot be judged.
+    """
+    golden = read_golden(path)
+    dtype = golden.x.dtype
+    name = str(dtype).removeprefix("torch.")
+    bound = implementation.bind(golden.spec, golden.values, dtype)
+    seen = observe(implementation.name, bound, golden.x, golden.up, list(golden.quantities))
+    exact = _stored(golden, bound)
+    limit = budget(golden.spec.name, name)
+    nowhere = torch.zeros_like(golden.x, dtype=torch.bool)
+    measured = []
+    for quantity, truth in exact.items():
+        if quantity in seen:
+            result = seen[quantity]
+            kept = torch.ones_like(nowhere)
+            if quantity not in (FUNCTION, SLOPE, UP_SLOPE):
+                kept = truth.size < torch.finfo(dtype).max / 2**8
+            chosen = ExactValues(truth.values[kept], truth.condition[kept])
+            rows = gather(
+                golden.x[kept], result[kept], chosen, at_knots=nowhere[kept], room=limit.room
+            )
+            measured.append(QuantityErrors(quantity=quantity, rows=rows))
+    short = golden.quantities[FUNCTION].exact is None
+    own = limit.ulp + 0.5 * short
+    wider = parameter_budget(golden.spec.name, name).ulp + (1.0 if short else 0.0)
+    missing, not_judged = missing_slopes([q for q in exact if q not in seen])
+    return ConformanceVerdict(
+        spec=golden.spec.name,
+        content_hash=golden.spec.content_hash,
+        implementation=implementation.name,
+        judged_where=CONDITION_TEXT,
+        dtypes=(
+            DtypeVerdict(
+                dtype=name,
+                budget_ulp=own,
+                budget_reason=limit.reason,
+                parameter_budget_ulp=wider,
+                inputs=len(golden.x),
+                values=tuple(golden.values.items()),
+                quantities=tuple(measured),
+                facts=(),
+                problems=(*missing, *problems_of(measured, (), own, wider)),
+                not_judged=tuple(not_judged),
+            ),
+        ),
+    )
+
+
+def _stored(golden: Golden, bound: Bound) -> dict[str, ExactValues]:
+    """The values to compare with, slopes turned into slopes in stored numbers where those are held."""
+    exact = {name: _exact(stored) for name, stored in golden.quantities.items()}
+    if bound.holds == "raw" and bound.leaves:
+        for name, weights in raw_slopes(golden.spec, golden.raw).items():
+            parts = [(exact[parameter_slope(p)], w) for p, w in weights.items()]
+            values = torch.stack([part.values * weight for part, weight in parts]).sum(0)
+            size = torch.stack([part.values.abs() for part, _ in parts]).amax(0)
+            condition = torch.stack([part.condition for part, _ in parts]).amax(0)
+            exact[parameter_slope(name)] = ExactValues(values, condition, size)
+    return exact
+
+
+def _exact(quantity: GoldenQuantity) -> ExactValues:
+    values = quantity.rounded.double() if quantity.exact is None else quantity.exact
+    return ExactValues(values, torch.where(quantity.well_conditioned, 0.0, torch.inf).double())
+
+
+def _check_bytes(path: Path) -> None:
+    beside = path.parent / MANIFEST
+    if not path.is_file() or not beside.is_file():
+        return
+    manifest = read_json(beside)
+    listed = manifest.get("files", {}) if isinstance(manifest, dict) else {}
+    known = listed.get(path.name) if isinstance(listed, dict) else None
+    if isinstance(known, dict) and known.get("sha256") != sha256_file(path):
+        raise DataError(
+            f"the SHA-256 of {path} is not the one in {MANIFEST}",
+            fix="Fetch or write the folder again",
+        )

@@ -73,7 +73,7 @@ class StammImplementation:
 
 @dataclass(frozen=True, eq=False)
 class ModuleImplementation:
-    """A module of anyone's. `make` gives a new one each time."""
+    """A module of any library. `make` builds a new one each time."""
 
     name: str
     make: Callable[[], nn.Module]
@@ -131,28 +131,28 @@ def resolve(text: str) -> Implementation:
     Raises   ConfigError when there is none: not importable, no such name, not callable.
     Checked  tests/unit/activations/test_conformance_callable.py
     """
-    place, _, name = text.rpartition(":")
-    if not place or not name:
+    source, _, name = text.rpartition(":")
+    if not source or not name:
         raise ConfigError(
             f"{text!r} names no implementation",
             fix="Write package.module:function or file.py:function",
         )
-    if place.endswith(".py"):
-        module: Any = load_python(Path(place))
+    if source.endswith(".py"):
+        module: Any = load_python(Path(source))
     else:
         try:
-            module = importlib.import_module(place)
+            module = importlib.import_module(source)
         except (Exception, SystemExit) as error:  # someone else's code may raise anything
             raise ConfigError(
-                f"{place} cannot be imported: {type(error).__name__}: {error}",
+                f"{source} cannot be imported: {type(error).__name__}: {error}",
                 fix="Install it, or name a file: file.py:function",
             ) from error
-    found = module
+    target = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise ConfigError(f"{place} has no {name!r}", where=text)
-    return implementation(found, text)
+        target = getattr(target, part, None)
+    if target is None:
+        raise ConfigError(f"{source} has no {name!r}", where=text)
+    return implementation(target, text)
 
 
 def implementation(thing: Any, name: str) -> Implementation:
@@ -264,7 +264,7 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _culprit(bound: Bound, *inputs: Tensor) -> str:
-    """The input at which it raises, found by halving; or that no half alone makes it raise."""
+    """The input at which it raises, by bisection, as text; or that neither half alone raises."""
     part = inputs
     while part[0].dim() and len(part[0]) > 1:
         half = len(part[0]) // 2
@@ -288,20 +288,10 @@ def _raises(bound: Bound, *inputs: Tensor) -> bool:
     return False
 
 
-@dataclass(frozen=True, eq=False)
-class Observed:
-    """Results by quantity, each with the shape and dtype of the inputs.
-
-    What the implementation has no gradient for is not there.
-    """
-
-    quantities: Mapping[str, Tensor]
-
-
 def observe(
     name: str, bound: Bound, x: Tensor, up: Tensor | None, quantities: Collection[str]
-) -> Observed:
-    """Run an implementation forward and backward at each input.
+) -> dict[str, Tensor]:
+    """Results by quantity at each input; what the implementation has no gradient for is not there.
 
     name     how errors call it
     Edge     a slope in a parameter is taken at each input by itself, as training would sum it.
@@ -310,7 +300,7 @@ def observe(
     gate = x.clone().requires_grad_()
     factors = () if up is None else (up.clone().requires_grad_(),)
     output = called(name, bound, gate, *factors)
-    found = {FUNCTION: output.detach()}
+    observed = {FUNCTION: output.detach()}
     if output.requires_grad and {SLOPE, UP_SLOPE} & set(quantities):
         try:
             slopes = torch.autograd.grad(
@@ -319,24 +309,24 @@ def observe(
         except RuntimeError as error:
             raise DataError(f"{name} has no gradient: {error}") from error
         for quantity, slope in zip((SLOPE, UP_SLOPE), slopes, strict=False):
-            found[quantity] = torch.zeros_like(x) if slope is None else slope
+            observed[quantity] = torch.zeros_like(x) if slope is None else slope
     for leaf in bound.leaves:
         if parameter_slope(leaf) in quantities:
-            found.update(_parameter_slopes(bound, x, up))
+            observed.update(_parameter_slopes(bound, x, up))
             break
-    return Observed({q: t for q, t in found.items() if q in quantities})
+    return {q: t for q, t in observed.items() if q in quantities}
 
 
 def _parameter_slopes(bound: Bound, x: Tensor, up: Tensor | None) -> dict[str, Tensor]:
     """The gradient in each parameter of each output by itself."""
     inputs = (x[:, None],) if up is None else (x[:, None], up[:, None])
 
-    def one(leaves: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+    def summed(leaves: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         return bound.function(leaves, *inputs).sum()
 
-    each = torch.func.vmap(torch.func.grad(one), in_dims=(None, *([0] * len(inputs))))
+    per_output = torch.func.vmap(torch.func.grad(summed), in_dims=(None, *([0] * len(inputs))))
     try:
-        slopes = each(dict(bound.leaves), *inputs)
+        slopes = per_output(dict(bound.leaves), *inputs)
     except Exception:  # not every function can be vectorised, and torch raises many kinds of error
         try:
             slopes = _twice(bound, x, up)

@@ -1,4 +1,4 @@
-"""The judge: an implementation of a spec against the exact values, in ulp, place by place."""
+"""The judge: errors of an implementation against the exact values, in ulp, by input interval."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ import torch
 from torch import Tensor
 
 from stamm.activations.cache import known_kernel_source
-from stamm.activations.conformance.budgets import (
-    at_range_ends,
-    budget,
-    parameter_budget,
-    without_squares,
-)
 from stamm.activations.conformance.exact import (
     CONDITION_TEXT,
+    FULL,
     FUNCTION,
     SLOPE,
     UP_SLOPE,
     ExactValues,
     exact_quantities,
+    exponents,
+    inputs,
+    knots,
+    mixed_ups,
     parameter_slope,
     raw_slopes,
     without_vanishing_slopes,
 )
-from stamm.activations.conformance.implementations import Bound, Implementation, Observed, observe
-from stamm.activations.conformance.inputs import FULL, exponents, inputs, knots, mixed_ups
-from stamm.activations.conformance.ulp import dtype_name, neighbours
+from stamm.activations.conformance.implementations import Bound, Implementation, observe
+from stamm.activations.conformance.ulp import (
+    at_range_ends,
+    budget,
+    dtype_name,
+    neighbours,
+    parameter_budget,
+    without_squares,
+)
 from stamm.activations.conformance.verdict import (
     MIXED,
     ConformanceVerdict,
@@ -41,11 +46,11 @@ from stamm.activations.conformance.verdict import (
     missing_slopes,
     problems_of,
 )
-from stamm.activations.cost import shipped_source
 from stamm.activations.derivation.derive import derive
 from stamm.activations.derivation.formulas import Derived
 from stamm.activations.derivation.parametric import POINTS
-from stamm.activations.derivation.tables import TableUse, TabulatedIntegral, tables_of
+from stamm.activations.derivation.tables import TableUse, TabulatedIntegral, tables_of, tables_read
+from stamm.activations.describe import shipped_source
 from stamm.activations.spec import Gated, Spec
 from stamm.activations.spec.gradient_checks import value_of
 
@@ -53,7 +58,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _ROOM = 2.0**8
 _BINADES = range(-8, 6)
 _PER_BINADE, _PER_BINADE_SAMPLED = 2**14, 2**11
-_CALLS = ("primitives.tabulated(", "primitives.integrated(")  # what a kernel with a table holds
+_CALLS = ("primitives.tabulated(", "primitives.integrated(")  # calls of a kernel with a table
 
 
 def judge(
@@ -83,13 +88,13 @@ def judge(
                  The exact values belong to the parameters as the implementation stores them, so a
                  stored number that was rounded is not an error of the function. Slopes in parameters
                  that are stored raw are slopes in the stored numbers. The exact values are those
-                 of the float64 kernel, which `truth_check` holds against the integral.
+                 of the float64 kernel, which `truth_check` compares with the integral.
     Raises       DataError when the implementation raises, or returns another shape or dtype;
                  ConfigError for values that the spec refuses.
     Checked      tests/unit/activations/test_conformance_judge.py
     """
     full = {**spec.initial_values(), **(values or {})}
-    found = [
+    verdicts = [
         _of_dtype(spec, implementation, full, dtype, quantities, count, squares, ends)
         for dtype in dtypes
     ]
@@ -98,7 +103,7 @@ def judge(
         content_hash=spec.content_hash,
         implementation=implementation.name,
         judged_where=CONDITION_TEXT,
-        dtypes=tuple(found),
+        dtypes=tuple(verdicts),
         tables=tabulated(spec),
     )
 
@@ -122,7 +127,7 @@ def _mixture(exact: Mapping[str, ExactValues], weights: Mapping[str, float]) -> 
     size = torch.stack([part.values.abs() * max(1.0, abs(w)) for part, w in parts]).amax(0)
     if len(parts) == 1:
         return ExactValues(values, parts[0][0].condition, size)
-    # Terms that cancel are as sensitive as their magnitudes over what is left of them.
+    # The condition number of terms that cancel: their magnitudes over that of their sum.
     sensitive = torch.stack([(p.values * w).abs() * (p.condition + 1) for p, w in parts]).sum(0)
     ratio = sensitive / values.abs()
     return ExactValues(values, torch.where(torch.isnan(ratio), 0.0, ratio).to(values.dtype), size)
@@ -139,7 +144,7 @@ def _of_dtype(
     ends: bool,
 ) -> DtypeVerdict:
     bound = implementation.bind(spec, values, dtype)
-    limit, wider = (of(spec.name, dtype_name(dtype)) for of in (budget, parameter_budget))
+    limit, wider = (rule(spec.name, dtype_name(dtype)) for rule in (budget, parameter_budget))
     if squares and dtype == torch.bfloat16:
         limit = without_squares(limit)
     limit = at_range_ends(limit) if ends else limit
@@ -157,7 +162,7 @@ def _of_dtype(
         names = [n for n in exact if quantities is None or n in quantities]
         seen = observe(implementation.name, bound, x, up, names)
         for name in names:
-            if name not in seen.quantities:
+            if name not in seen:
                 absent[name] = None
                 continue
             rows = _rows(name, x, seen, exact[name], at_knots, ambiguous, limit.room)
@@ -206,7 +211,7 @@ def _grid(per_binade: int) -> Tensor:
 def _rows(
     name: str,
     x: Tensor,
-    seen: Observed,
+    seen: Mapping[str, Tensor],
     exact: ExactValues,
     at_knots: Tensor,
     ambiguous: Tensor,
@@ -216,9 +221,9 @@ def _rows(
     if name not in (FUNCTION, SLOPE, UP_SLOPE):
         # A parameter's gradient is a sum: a single term that overflows does not count.
         # Its slope in the stored number may overflow on the way, by the factor of the constraint.
-        kept = kept & (exact.size * _ROOM < torch.finfo(seen.quantities[name].dtype).max)
+        kept = kept & (exact.size * _ROOM < torch.finfo(seen[name].dtype).max)
     chosen = ExactValues(exact.values[kept], exact.condition[kept])
-    result = seen.quantities[name][kept]
+    result = seen[name][kept]
     return gather(x[kept], result, chosen, at_knots=at_knots[kept], room=room)
 
 
@@ -254,11 +259,11 @@ def _facts(
     ending = " (up = 1)" if up is not None else ""
     plain = not isinstance(spec.arity, Gated) or spec.arity.up is None  # else h(1) is a factor
     if plain and at == 0 and torch.tensor(height, dtype=torch.float64).to(dtype).item() == height:
-        start = seen.quantities[FUNCTION][0].item()
+        start = seen[FUNCTION][0].item()
         claim = f"f(0) = {height:g}{ending}"
         facts.append(Fact(claim=claim, expected=height, found=start, holds=start == height))
-    if SLOPE in seen.quantities:
-        slope = seen.quantities[SLOPE]
+    if SLOPE in seen:
+        slope = seen[SLOPE]
         errors, finite = errors_of(slope, exact[SLOPE].values)
         for i in range(1, len(x)):
             expected = exact[SLOPE].values[i].item()
@@ -278,12 +283,14 @@ def table_sentences(derived: Derived) -> tuple[str, ...]:
     outer = derived.stable.function
     inner = () if derived.up is None else derived.up.function
     read = any(
-        b.formula.has(TabulatedIntegral) for of in derived.stable.parameter_slopes for b in of
+        b.formula.has(TabulatedIntegral)
+        for branches in derived.stable.parameter_slopes
+        for b in branches
     )
     slopes = "its slope in x is exact" if read else "its slopes are exact"
     # `tables_of` goes through the same branches in the same order.
-    places = ["f" for b in outer for _ in b.formula.atoms(TabulatedIntegral)]
-    places += ["h(up)" for b in inner for _ in b.formula.atoms(TabulatedIntegral)]
+    places = ["f" for b in outer for _ in tables_read(b.formula)]
+    places += ["h(up)" for b in inner for _ in tables_read(b.formula)]
     made_once = tuple(
         f"{name} rests on {_table_text(use)}; {slopes}"
         for name, use in zip(places, tables_of(derived), strict=True)
@@ -306,9 +313,9 @@ def tabulated(spec: Spec) -> tuple[str, ...]:
 
 
 def _table_text(use: TableUse) -> str:
-    place = "" if use.where == "all x" else f" for {use.where}"
+    where = "" if use.where == "all x" else f" for {use.where}"
     nodes = f"a table of {use.cells} cells on [{use.low:g}, {use.high:g}]"
-    return f"{nodes}{place}, within {_rounded_up(use.bound)} of |f| + |x f'|, or 1e-18, before rounding"
+    return f"{nodes}{where}, within {_rounded_up(use.bound)} of |f| + |x f'|, or 1e-18, before rounding"
 
 
 def _rounded_up(bound: float) -> str:

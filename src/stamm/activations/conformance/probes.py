@@ -1,7 +1,7 @@
-"""Probes of an implementation: what a training run relies on beside exact values, tried out.
+"""Probes of an implementation: what a training run relies on besides exact values.
 
-The same probes for stamm's own module and for another implementation. Where they differ, the own
-module is held to more: bits that are equal for every thread count and split of rows.
+The same probes for stamm's own module and for another implementation. They differ where stamm's
+module must meet more: equal bits for every thread count and split of rows.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from stamm.activations.conformance.budgets import budget
 from stamm.activations.conformance.calls import channels, device, modes, repeated, saved
 from stamm.activations.conformance.exact import (
     FUNCTION,
     SLOPE,
     exact_quantities,
+    knots,
+    mixed_ups,
     parameter_slope,
 )
 from stamm.activations.conformance.implementations import (
@@ -28,9 +29,8 @@ from stamm.activations.conformance.implementations import (
     parameter_gradients,
     raised,
 )
-from stamm.activations.conformance.inputs import knots, mixed_ups
 from stamm.activations.conformance.judge import exact_stored, judge, near_knots
-from stamm.activations.conformance.ulp import dtype_name, neighbours, rounded
+from stamm.activations.conformance.ulp import budget, dtype_name, neighbours, rounded
 from stamm.activations.conformance.verdict import CheckResult, errors_of, finding
 from stamm.activations.module.activation import module_of
 from stamm.activations.spec import Gated, Spec
@@ -127,7 +127,7 @@ def _twice(spec: Spec, judged: Implementation) -> tuple[bool, str]:
         if slope.requires_grad:
             # All of the graph, also what does not lead to the inputs.
             slope.sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    except RuntimeError as error:  # which is not a wrong result
+    except RuntimeError as error:  # second derivatives are not offered: not a wrong result
         return True, f"not offered: {str(error).splitlines()[0]}"
     passed = torch.autograd.gradgradcheck(
         lambda *t: bound.function(dict(zip(names, t[: len(names)], strict=True)), *t[len(names) :]),
@@ -140,14 +140,16 @@ def _twice(spec: Spec, judged: Implementation) -> tuple[bool, str]:
 
 
 def _float64(spec: Spec, judged: Implementation) -> tuple[bool, str]:
-    """Own: within the budget. Others: f and f' far nearer than arithmetic in float32 could be."""
+    """stamm's module: within the budget. Others: f and f' beyond the accuracy of float32."""
     own = isinstance(judged, StammImplementation)
     wanted = None if own else (FUNCTION, SLOPE)
     verdict = judge(spec, judged, dtypes=(torch.float64,), quantities=wanted, count=_FLOAT64_INPUTS)
-    (of,) = verdict.dtypes
-    allowed = of.budget_ulp if own else _FLOAT64_ULP
-    worst = max((q.worst.largest for q in of.quantities if q.worst is not None), default=0.0)
-    described = f"{of.inputs:,} inputs, {worst:.3g} of {allowed:g} ulp"
+    (in_float64,) = verdict.dtypes
+    allowed = in_float64.budget_ulp if own else _FLOAT64_ULP
+    worst = max(
+        (q.worst.largest for q in in_float64.quantities if q.worst is not None), default=0.0
+    )
+    described = f"{in_float64.inputs:,} inputs, {worst:.3g} of {allowed:g} ulp"
     return (verdict.passed if own else worst <= allowed), described
 
 
@@ -184,7 +186,7 @@ def _infinities(spec: Spec, judged: Implementation) -> tuple[bool, str]:
         ups = _ups(spec, infinite)
         y = called(judged.name, bound, infinite, *ups).double()
         offered = ~torch.isnan(own(infinite, *ups))
-        for side, found, known in zip((-1.0, 1.0), y.tolist(), offered.tolist(), strict=True):
+        for side, value, known in zip((-1.0, 1.0), y.tolist(), offered.tolist(), strict=True):
             if not known:
                 own_nan += 1
                 continue
@@ -200,12 +202,12 @@ def _infinities(spec: Spec, judged: Implementation) -> tuple[bool, str]:
             if abs(limit) > abs(near):
                 expected = torch.copysign(torch.tensor(torch.inf), torch.tensor(limit)).item()
             checked += 1
-            same = found == expected or abs(found - expected) <= 4 * torch.finfo(dtype).eps * abs(
+            same = value == expected or abs(value - expected) <= 4 * torch.finfo(dtype).eps * abs(
                 expected
             )
             if not same:
                 wrong.append(
-                    f"f({side * torch.inf:g}) is {found:g} in {dtype_name(dtype)}, not {expected:g}"
+                    f"f({side * torch.inf:g}) is {value:g} in {dtype_name(dtype)}, not {expected:g}"
                 )
     described = f"{checked} limits in {len(_DTYPES)} dtypes"
     described += f", {own_nan} not judged: stamm returns NaN" if own_nan else ""
@@ -398,8 +400,8 @@ def _sums(spec: Spec, judged: Implementation) -> tuple[bool, str]:
             weight[::3] *= 1.0 if share == 1.0 else -0.5
             weight = weight.to(dtype).expand(_SUM_SHAPE)
             needed = {**leaves, **({"x": given[0]} if share != 1.0 else {})}
-            found = parameter_gradients(judged.name, y, needed, weight)[: len(leaves)]
-            for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
+            gradients = parameter_gradients(judged.name, y, needed, weight)[: len(leaves)]
+            for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
                 terms = exact[parameter_slope(name)].values * weight.reshape(-1)
                 allowed = _SUM_ERROR.get(leaf.dtype, _SUM_ERROR[torch.float32])
                 size = terms.abs().sum().item()
@@ -428,7 +430,7 @@ def _threads(spec: Spec, judged: Implementation) -> tuple[bool, str]:
 
 
 def _rows(spec: Spec, judged: Implementation) -> tuple[bool, str]:
-    """Rows computed apart have the results they have together: outputs and input gradients."""
+    """Rows computed separately have the same outputs and input gradients as together."""
     parts = (1, 7, _ROWS)
     same = True
     for dtype in _STORED:
@@ -443,7 +445,7 @@ def _rows(spec: Spec, judged: Implementation) -> tuple[bool, str]:
 def _agree(
     left: Sequence[Tensor], right: Sequence[Tensor], judged: Implementation, spec: Spec
 ) -> bool:
-    """Equal bits of the own module; of a rival what two roundings and two orders of a sum allow."""
+    """Equal bits of stamm's module; others may differ by two roundings and the order of a sum."""
     if isinstance(judged, StammImplementation):
         return all(map(torch.equal, left, right))
     return all(
@@ -537,8 +539,8 @@ def _at_singular_knots(spec: Spec, bound: Bound, x: Tensor) -> Tensor:
     return torch.isin(x.detach().double(), torch.tensor(points, dtype=torch.float64))
 
 
-def _gap(found: Tensor, true: Tensor) -> float:
-    return ((found - true).abs() / (1 + true.abs())).max().item()
+def _gap(given: Tensor, true: Tensor) -> float:
+    return ((given - true).abs() / (1 + true.abs())).max().item()
 
 
 def _ups(spec: Spec, x: Tensor) -> list[Tensor]:

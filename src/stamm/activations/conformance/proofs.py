@@ -1,23 +1,34 @@
-"""The derivation proved again, by numbers of many digits that owe nothing to how it was found."""
+"""Independent checks of a derivation at many digits, whatever the method that found it."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import mpmath
+import torch
 from sympy import Symbol
+from torch import Tensor
 
+from stamm.activations.certificates.certificate import certify
+from stamm.activations.conformance.exact import (
+    FUNCTION,
+    SLOPE,
+    exact_quantities,
+    log_uniform_inputs,
+)
 from stamm.activations.conformance.reference import evaluate
 from stamm.activations.conformance.verdict import CheckResult, finding
 from stamm.activations.derivation.derive import derive
-from stamm.activations.derivation.formulas import Branches, Derived, bounds
+from stamm.activations.derivation.formulas import Branches, Derived, bounds, number, to_sympy
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.symbolic import number, to_sympy
 from stamm.activations.spec import Spec
 from stamm.activations.spec.expressions import parse
+from stamm.base.files import canonical_json, read_json
 
 DIGITS = 30
 _POINTS = 60
@@ -104,7 +115,7 @@ def _forms(
             xs = _points(derived.exact.slope, values, count)
             for exact, stable in pairs:
                 both = zip(evaluate(exact, xs, values), evaluate(stable, xs, values), strict=True)
-                worst = max([worst, *(_relative(found, true) for true, found in both)])
+                worst = max([worst, *(_relative(actual, true) for true, actual in both)])
         return _difference_text(worst, f"f, f' and {len(pairs) - 2} parameter slopes")
 
 
@@ -145,8 +156,8 @@ def _anchor(derived: Derived, samples: Sequence[Mapping[str, float]]) -> tuple[b
         for values in samples:
             at, height = (_stated(text, derived.spec, values) for text in derived.spec.anchor)
             # From the side of the piece that owns it: its integral may have only a limit there.
-            found = _near(derived.exact.function, at, values)
-            worst = max(worst, abs(found - height) / (1 + abs(height)))
+            value = _near(derived.exact.function, at, values)
+            worst = max(worst, abs(value - height) / (1 + abs(height)))
     passed = worst < mpmath.mpf(10) ** -(_AT_KNOT // 3)
     at_text, height_text = derived.spec.anchor
     return bool(passed), f"f({at_text}) = {height_text} to within {mpmath.nstr(worst, 3)}"
@@ -187,10 +198,84 @@ def _step(x: Any) -> Any:
     return max(abs(x), mpmath.mpf(1) / 1000) * mpmath.mpf(10) ** -_STEP
 
 
-def _relative(found: Any, true: Any) -> Any:
-    return abs(found - true) / max(abs(true), mpmath.mpf(10) ** -DIGITS)
+def _relative(given: Any, true: Any) -> Any:
+    return abs(given - true) / max(abs(true), mpmath.mpf(10) ** -DIGITS)
 
 
 def _difference_text(worst: Any, over: str) -> tuple[bool, str]:
     passed = worst < mpmath.mpf(10) ** -DIGITS
     return bool(passed), f"largest relative difference {mpmath.nstr(worst, 3)} over {over}"
+
+
+_SHIPPED = Path(__file__).parents[1] / "generated" / "certificates"
+_COUNT = 100_000
+_LARGEST = 1e6
+_SLACK = 1e-12
+
+
+def certificate_findings(spec: Spec, shipped: Path | None = None) -> list[CheckResult]:
+    """The certificate at the initial values against the shipped one, and against float64 values.
+
+    shipped   the stored certificate; of a catalogue entry the one that ships, where there is one
+    """
+    path = shipped or _SHIPPED / f"{spec.name}.json"
+    return [
+        finding("certificate", lambda: _reproduced(spec, path)),
+        finding("certified bounds", lambda: _bounds(spec)),
+    ]
+
+
+def _reproduced(spec: Spec, path: Path) -> tuple[bool, str]:
+    made = certify(derive(spec))
+    counts = Counter(_statuses(made))
+    described = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    stored = read_json(path) if path.is_file() else None
+    if not isinstance(stored, dict) or stored.get("content_hash") != spec.content_hash:
+        again = canonical_json(certify(derive(spec))) == canonical_json(made)
+        return again, f"{described}; made twice with the same bytes"
+    same = canonical_json(stored) == canonical_json(made)
+    return same, f"{described}; {'equal to' if same else 'NOT equal to'} the shipped one"
+
+
+def _bounds(spec: Spec) -> tuple[bool, str]:
+    """No float64 value of f or of its gradient lies outside the bounds that are claimed."""
+    bounds = certify(derive(spec))["bounds"]
+    x = log_uniform_inputs(_COUNT).double()
+    x = x[x.abs() < _LARGEST]
+    exact = exact_quantities(spec, spec.initial_values(), x)
+    described = []
+    passed = True
+    for name, quantity in ((FUNCTION, "f"), (SLOPE, "f'")):
+        if name == SLOPE and spec.surrogate:
+            continue
+        low, high = bounds[name].get("low"), bounds[name].get("high")
+        outside = _outside(exact[name].values, low, high)
+        passed &= outside == 0
+        described.append(f"{quantity} in [{_end(low)}, {_end(high)}]")
+        if outside:
+            described[-1] += f" but {outside} values are not"
+    return passed, f"{', '.join(described)} at {len(x):,} inputs"
+
+
+def _outside(values: Tensor, low: float | None, high: float | None) -> int:
+    wrong = torch.isnan(values)
+    if low is not None:
+        wrong |= values < low - _SLACK * (1 + abs(low))
+    if high is not None:
+        wrong |= values > high + _SLACK * (1 + abs(high))
+    return int(wrong.sum())
+
+
+def _end(bound: float | None) -> str:
+    return "none" if bound is None else f"{bound:.6g}"
+
+
+def _statuses(section: Any) -> Iterator[str]:
+    if isinstance(section, dict):
+        if isinstance(section.get("status"), str):
+            yield section["status"]
+        for inner in section.values():
+            yield from _statuses(inner)
+    elif isinstance(section, list):
+        for inner in section:
+            yield from _statuses(inner)

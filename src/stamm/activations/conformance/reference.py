@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import mpmath
 import torch
@@ -15,45 +15,33 @@ from stamm.activations.conformance.exact import (
     ILL_CONDITIONED,
     SLOPE,
     exact_quantities,
+    exponents,
+    knots,
+    log_uniform_inputs,
     parameter_slope,
     slope_size,
+    zeros,
 )
-from stamm.activations.conformance.inputs import exponents, knots, log_uniform_inputs, zeros
 from stamm.activations.conformance.ulp import neighbours, unit
 from stamm.activations.conformance.verdict import CheckResult, finding
 from stamm.activations.derivation.derive import derive
-from stamm.activations.derivation.formulas import Branch, Branches, Derived, Formulas, bounds
+from stamm.activations.derivation.formulas import (
+    Branch,
+    Branches,
+    Formulas,
+    bounds,
+    number,
+)
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import NumericalIntegral
 from stamm.activations.spec import Spec
 from stamm.base.errors import DataError
 
-Quantity = Literal["function", "slope", "curvature"]
 DIGITS = 120  # 1 - exp(x) at the smallest float32 loses 45 of them
 _FIRST_DIGITS, _LAST_DIGITS = 40, 2600
 _AGREED = mpmath.mpf(10) ** -20
-_BELOW = mpmath.mpf(10) ** -360  # no format holds it; 500 digits leave less of cubes of 1e38
+_BELOW = mpmath.mpf(10) ** -360  # below every format, above the error of 500 digits
 _ENOUGH_DIGITS = 500
-
-
-def truth(
-    derived: Derived, quantity: Quantity, points: Iterable[float], values: Mapping[str, float]
-) -> list[Any]:
-    """f, f' or f'' at each point, as mpmath numbers of 120 digits.
-
-    values   effective value of every parameter
-    Raises   KeyError when a parameter has no value.
-    """
-    return evaluate(getattr(derived.exact, quantity), points, values)
-
-
-def parameter_truth(
-    derived: Derived, name: str, points: Iterable[float], values: Mapping[str, float]
-) -> list[Any]:
-    """df/dp at each point for the trainable parameter called `name`."""
-    position = [p.name for p in derived.spec.trainable].index(name)
-    return evaluate(derived.exact.parameter_slopes[position], points, values)
 
 
 def evaluate(branches: Branches, points: Iterable[float], values: Mapping[str, float]) -> list[Any]:
@@ -188,7 +176,7 @@ def truth_errors(
     exact = exact_quantities(spec, values, x)
     least = slope_size(exact, x) / 256 if ends else torch.zeros_like(x)
     changes = _changes(derived.exact, spec)
-    found = []
+    largest_errors = []
     for name, branches in _branches(derived.exact, spec).items():
         if name == SLOPE and spec.surrogate:
             continue
@@ -202,7 +190,7 @@ def truth_errors(
             held = [abs(value) >= limit for value, limit in zip(true, least.tolist(), strict=True)]
             good &= torch.tensor(held) | torch.isinf(errors)
         worst = int(torch.where(good, errors, -1.0).argmax())
-        found.append(
+        largest_errors.append(
             TruthError(
                 quantity=name,
                 points=len(x),
@@ -212,7 +200,7 @@ def truth_errors(
                 ill_count=int((~good).sum()),
             )
         )
-    return tuple(found)
+    return tuple(largest_errors)
 
 
 def truth_finding(spec: Spec, values: Mapping[str, float], *, points: int = POINTS) -> CheckResult:
@@ -244,7 +232,7 @@ def _changes(formulas: Formulas, spec: Spec) -> dict[str, Branches]:
 
 
 def _condition(branches: Branches, change: Branches, x: float, values: Mapping[str, float]) -> Any:
-    (value,), (slope,) = (settled(of, [x], values) for of in (branches, change))
+    (value,), (slope,) = (settled(pieces, [x], values) for pieces in (branches, change))
     return abs(x * slope / value) if value else mpmath.inf
 
 
@@ -262,7 +250,7 @@ def _points(spec: Spec, values: Mapping[str, float], count: int, step: int) -> t
     return points[(points == 0) | (points.abs() >= smallest)]
 
 
-def _errors(found: torch.Tensor, true: list[Any]) -> torch.Tensor:
+def _errors(given: torch.Tensor, true: list[Any]) -> torch.Tensor:
     """In float64 ulp; infinite where no finite number came back; 0 where float64 holds no value."""
     with mpmath.workdps(40):
         rounded = torch.tensor([_double(value) for value in true], dtype=torch.float64)
@@ -274,8 +262,8 @@ def _errors(found: torch.Tensor, true: list[Any]) -> torch.Tensor:
             dtype=torch.float64,
         )
     held = torch.isfinite(rounded)
-    gap = (found - rounded) - torch.where(held, remainder, 0.0)
-    errors = torch.where(torch.isfinite(found), gap.abs() / unit(rounded, torch.float64), torch.inf)
+    gap = (given - rounded) - torch.where(held, remainder, 0.0)
+    errors = torch.where(torch.isfinite(given), gap.abs() / unit(rounded, torch.float64), torch.inf)
     return torch.where(held, errors, 0.0)
 
 

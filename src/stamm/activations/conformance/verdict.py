@@ -1,4 +1,4 @@
-"""Verdicts of the judge: errors by place, findings of single checks, and their tables."""
+"""Verdicts of the judge: errors by input interval, findings of single checks, and their tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CheckResult:
 
 
 def finding(name: str, work: Callable[[], tuple[bool, str]]) -> CheckResult:
-    """The finding of `work`; an error of stamm's own that it raises is a failure with its words."""
+    """The finding of `work`; a StammError that it raises is a failure with its message."""
     try:
         passed, numbers = work()
     except StammError as error:
@@ -90,9 +90,11 @@ def gather(
     order = torch.argsort(label, stable=True)
     counts = torch.bincount(label, minlength=len(_NAMES) + 2).tolist()
     rows = []
-    for place, part in zip((*_NAMES, KNOTS, ILL), torch.split(order, counts), strict=True):
+    for region, part in zip((*_NAMES, KNOTS, ILL), torch.split(order, counts), strict=True):
         if len(part):
-            rows.append(_row(place, place != ILL, x[part], errors[part], finite[part], wrong[part]))
+            rows.append(
+                _row(region, region != ILL, x[part], errors[part], finite[part], wrong[part])
+            )
     return tuple(rows)
 
 
@@ -116,7 +118,9 @@ def errors_of(result: Tensor, exact: Tensor, *, room: float = 1.0) -> tuple[Tens
     return errors, torch.isfinite(errors)
 
 
-def _row(place: str, judged: bool, x: Tensor, errors: Tensor, finite: Tensor, wrong: Tensor) -> Row:
+def _row(
+    region: str, judged: bool, x: Tensor, errors: Tensor, finite: Tensor, wrong: Tensor
+) -> Row:
     known, where = errors[finite], x[finite]
     median = p99 = largest = worst = 0.0
     if len(known):
@@ -125,7 +129,7 @@ def _row(place: str, judged: bool, x: Tensor, errors: Tensor, finite: Tensor, wr
         p99 = ordered[math.ceil(0.99 * len(known)) - 1].item()
         largest, worst = ordered[-1].item(), where[order[-1]].item()
     return Row(
-        place=place,
+        place=region,
         judged=judged,
         count=len(x),
         median=median,
@@ -228,12 +232,12 @@ class ConformanceVerdict:
     @property
     def problems(self) -> tuple[str, ...]:
         """The budgets and facts that did not hold, with the dtype in front."""
-        return tuple(f"{of.dtype}: {text}" for of in self.dtypes for text in of.problems)
+        return tuple(f"{dtype.dtype}: {text}" for dtype in self.dtypes for text in dtype.problems)
 
     @property
     def not_judged(self) -> tuple[str, ...]:
         """The quantities that are not judged in at least one dtype, in order."""
-        return tuple(dict.fromkeys(name for of in self.dtypes for name in of.not_judged))
+        return tuple(dict.fromkeys(name for dtype in self.dtypes for name in dtype.not_judged))
 
 
 def missing_slopes(absent: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -254,29 +258,29 @@ def problems_of(
 
     wider_ulp   the budget of slopes in parameters
     """
-    found = []
-    for of in measured:
-        worst = of.worst
-        own = of.quantity.removesuffix(MIXED) in (FUNCTION, SLOPE, UP_SLOPE)
+    problems = []
+    for errors in measured:
+        worst = errors.worst
+        own = errors.quantity.removesuffix(MIXED) in (FUNCTION, SLOPE, UP_SLOPE)
         allowed = budget_ulp if own else wider_ulp
         if worst is not None and worst.largest > allowed:
-            found.append(
-                f"{of.quantity} is {worst.largest:.3g} ulp off at x = {worst.worst_at:.9g}"
+            problems.append(
+                f"{errors.quantity} is {worst.largest:.3g} ulp off at x = {worst.worst_at:.9g}"
                 f" ({worst.place}), budget {allowed:g}"
             )
-        broken = sum(row.not_finite for row in of.rows)
+        broken = sum(row.not_finite for row in errors.rows)
         if broken:
-            place = next(row.place for row in of.rows if row.not_finite)
-            found.append(f"{of.quantity} is NaN or infinite at {broken} inputs ({place})")
-        reversed_rows = [row for row in of.judged if row.wrong_sign]
+            region = next(row.place for row in errors.rows if row.not_finite)
+            problems.append(f"{errors.quantity} is NaN or infinite at {broken} inputs ({region})")
+        reversed_rows = [row for row in errors.judged if row.wrong_sign]
         if reversed_rows:
             worst = max(reversed_rows, key=lambda row: row.wrong_sign)
-            found.append(
-                f"{of.quantity} has the wrong sign at {worst.wrong_sign:.1%} of the inputs in"
+            problems.append(
+                f"{errors.quantity} has the wrong sign at {worst.wrong_sign:.1%} of the inputs in"
                 f" {worst.place}"
             )
-    found += [f"{f.claim}, but {f.found:.6g} came back" for f in facts if not f.holds]
-    return found
+    problems += [f"{f.claim}, but {f.found:.6g} came back" for f in facts if not f.holds]
+    return problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,37 +302,37 @@ def tables(verdicts: Sequence[ConformanceVerdict], quantities: Sequence[str]) ->
     quantities   those to show, where the first verdict has them
     """
     first = verdicts[0]
-    found = []
-    for of in first.dtypes:
-        columns = [_of(verdict, of.dtype) for verdict in verdicts]
+    verdict_tables = []
+    for dtype_verdict in first.dtypes:
+        columns = [_in_dtype(verdict, dtype_verdict.dtype) for verdict in verdicts]
         for quantity in quantities:
             by_place = [_rows(column, quantity) for column in columns]
             if by_place[0]:
-                found.append(
+                verdict_tables.append(
                     VerdictTable(
-                        title=_title(of, quantity),
+                        title=_title(dtype_verdict, quantity),
                         header=("x", "inputs", *(v.implementation for v in verdicts)),
                         rows=tuple(
                             (
-                                place,
+                                region,
                                 f"{row.count:,}",
-                                *(_cell(rows.get(place)) for rows in by_place),
+                                *(_cell(rows.get(region)) for rows in by_place),
                             )
-                            for place, row in by_place[0].items()
+                            for region, row in by_place[0].items()
                         ),
                     )
                 )
-    return found
+    return verdict_tables
 
 
 def summary(verdicts: Sequence[ConformanceVerdict]) -> VerdictTable:
     """One row for each dtype and quantity: the worst judged error of every implementation."""
     rows = []
-    for of in verdicts[0].dtypes:
-        columns = [_of(verdict, of.dtype) for verdict in verdicts]
+    for dtype_verdict in verdicts[0].dtypes:
+        columns = [_in_dtype(verdict, dtype_verdict.dtype) for verdict in verdicts]
         rows += [
-            (of.dtype, m.quantity, *(_worst(column, m.quantity) for column in columns))
-            for m in of.quantities
+            (dtype_verdict.dtype, m.quantity, *(_worst(column, m.quantity) for column in columns))
+            for m in dtype_verdict.quantities
         ]
     names = [verdict.implementation for verdict in verdicts]
     return VerdictTable(
@@ -336,22 +340,24 @@ def summary(verdicts: Sequence[ConformanceVerdict]) -> VerdictTable:
     )
 
 
-def _title(of: DtypeVerdict, quantity: str) -> str:
-    values = ", ".join(f"{name} = {value:.6g}" for name, value in of.values)
-    limit = of.parameter_budget_ulp if quantity.startswith("slope_in_") else of.budget_ulp
-    reason = f" ({of.budget_reason})" if of.budget_reason else ""
+def _title(verdict: DtypeVerdict, quantity: str) -> str:
+    values = ", ".join(f"{name} = {value:.6g}" for name, value in verdict.values)
+    limit = verdict.parameter_budget_ulp if quantity.startswith("slope_in_") else verdict.budget_ulp
+    reason = f" ({verdict.budget_reason})" if verdict.budget_reason else ""
     described = f" at {values}" if values else ""
-    return f"{of.dtype}, {quantity}{described}: median/p99/max in ulp, budget {limit:g}{reason}"
+    return (
+        f"{verdict.dtype}, {quantity}{described}: median/p99/max in ulp, budget {limit:g}{reason}"
+    )
 
 
-def _of(verdict: ConformanceVerdict, dtype: str) -> DtypeVerdict | None:
-    return next((of for of in verdict.dtypes if of.dtype == dtype), None)
+def _in_dtype(verdict: ConformanceVerdict, dtype: str) -> DtypeVerdict | None:
+    return next((judged for judged in verdict.dtypes if judged.dtype == dtype), None)
 
 
-def _rows(of: DtypeVerdict | None, quantity: str) -> dict[str, Row]:
-    if of is None:
+def _rows(verdict: DtypeVerdict | None, quantity: str) -> dict[str, Row]:
+    if verdict is None:
         return {}
-    rows = next((m.rows for m in of.quantities if m.quantity == quantity), ())
+    rows = next((m.rows for m in verdict.quantities if m.quantity == quantity), ())
     return {row.place: row for row in rows}
 
 
@@ -366,9 +372,11 @@ def _cell(row: Row | None) -> str:
     return text
 
 
-def _worst(of: DtypeVerdict | None, quantity: str) -> str:
+def _worst(verdict: DtypeVerdict | None, quantity: str) -> str:
     measured = (
-        None if of is None else next((m for m in of.quantities if m.quantity == quantity), None)
+        None
+        if verdict is None
+        else next((m for m in verdict.quantities if m.quantity == quantity), None)
     )
     if measured is None:
         return "-"

@@ -1,8 +1,8 @@
 """Integrals that vanish at the anchor, as power series around it.
 
 softplus_integral(x) - pi**2/12 is 0 at 0, and near 0 the subtraction leaves no correct digit, in
-any form. There a branch is split off in a window in which each such difference is a function of its own:
-a polynomial with the factor x, from the Taylor coefficients of the gradient.
+any form. In a window around 0 each such difference is therefore one function: a polynomial with the
+factor x, from the Taylor coefficients of the gradient.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import sympy
 from sympy import Expr
 
 from stamm.activations.derivation.approximate import DOUBLE, SINGLE
-from stamm.activations.derivation.formulas import Branch, bounds
+from stamm.activations.derivation.formulas import Branch, bounds, number
 from stamm.activations.derivation.primitives import Primitive, X, with_digits
 from stamm.activations.derivation.stable_forms import lost_bits
-from stamm.activations.derivation.symbolic import number
 from stamm.activations.derivation.tables import NumericalIntegral
 from stamm.base.files import sha256_value
 
@@ -71,10 +70,10 @@ def anchored_branches(
               enter otherwise than as factors and one scale of x, or a table is read.
     Checked   tests/unit/activations/test_anchored.py
     """
-    found: list[Branch] = []
+    anchored: list[Branch] = []
     for branch in branches:
-        found += _windowed(branch, samples, fixed) or [branch]
-    return tuple(found)
+        anchored += _windowed(branch, samples, fixed) or [branch]
+    return tuple(anchored)
 
 
 def anchored_in(branches: Sequence[Branch]) -> set[type[Anchored]]:
@@ -90,7 +89,7 @@ def _windowed(
     if not branch.formula.has(sympy.Function):
         return None
     sides = [side for side, end in ((-1, branch.low), (1, branch.high)) if end != 0]
-    if _worst(branch.formula, _near(branch, samples), samples) <= _LOST:
+    if worst_loss(branch.formula, _near(branch, samples), samples) <= _LOST:
         return None
     scaled = _scaled(branch.formula, sides, fixed)
     if scaled is None or not scaled.cancelling:
@@ -105,7 +104,7 @@ def _windowed(
     for factor, difference in scaled.cancelling:
         made = _anchored(difference, low, high)
         formula += factor * made(scaled.scale * X)
-    if _worst(formula, _near(branch, samples), samples) > _LOST:
+    if worst_loss(formula, _near(branch, samples), samples) > _LOST:
         return None
     return list(cut_window(branch, low / scaled.scale, high / scaled.scale, formula))
 
@@ -128,7 +127,10 @@ def _near(branch: Branch, samples: Sequence[Mapping[str, float]]) -> list[Any]:
     return [x for m in _NEAR for x in (-m, m) if low < x < high]
 
 
-def _worst(formula: Expr, points: Sequence[Any], samples: Sequence[Mapping[str, float]]) -> float:
+def worst_loss(
+    formula: Expr, points: Sequence[Any], samples: Sequence[Mapping[str, float]]
+) -> float:
+    """The most bits that a formula loses at any of the points."""
     return max(lost_bits([formula], points, samples)[0], default=0.0)
 
 
@@ -159,7 +161,7 @@ def _scaled(formula: Expr, sides: Sequence[int], fixed: Mapping[str, float]) -> 
     cancelling = []
     points = [side * m for side in sides for m in _NEAR]
     for factor, group in groups.items():
-        if _worst(group, points, [{}]) > _LOST and _series(group, *sides) is not None:
+        if worst_loss(group, points, [{}]) > _LOST and _series(group, *sides) is not None:
             cancelling.append((factor, group))
         else:
             others += factor * group
@@ -187,7 +189,7 @@ def _series(difference: Expr, *sides: int) -> tuple[Any, ...] | None:
         try:
             if abs(number(difference, {X.name: mpmath.mpf(0)})) > _VANISHES:
                 return None
-            found = mpmath.taylor(
+            coefficients = mpmath.taylor(
                 lambda x: number(gradient, {X.name: x}),
                 0,
                 _DEGREE + _GUARD,
@@ -195,10 +197,10 @@ def _series(difference: Expr, *sides: int) -> tuple[Any, ...] | None:
             )
         except (ArithmeticError, ValueError, TypeError):
             return None
-        if not all(isinstance(c, mpmath.mpf) and mpmath.isfinite(c) for c in found):
+        if not all(isinstance(c, mpmath.mpf) and mpmath.isfinite(c) for c in coefficients):
             return None
-        size = max(abs(c) for c in found)
-        exact = [c if abs(c) > _VANISHES * size else mpmath.mpf(0) for c in found]
+        size = max(abs(c) for c in coefficients)
+        exact = [c if abs(c) > _VANISHES * size else mpmath.mpf(0) for c in coefficients]
         return tuple(c / (k + 1) for k, c in enumerate(exact)) if size else None
 
 
@@ -223,7 +225,7 @@ def _width(differences: Sequence[Expr], sides: Sequence[int]) -> Expr | None:
 
     def loses(width: Expr) -> bool:
         points = [side * mpmath.mpf(float(width)) for side in sides]
-        return any(_worst(difference, points, [{}]) > _EDGE for difference in differences)
+        return any(worst_loss(difference, points, [{}]) > _EDGE for difference in differences)
 
     width = sympy.S.Half
     while not fits(width):
@@ -248,8 +250,8 @@ def _fits(difference: Expr, width: Expr, *sides: int) -> bool:
         for part in (1, mpmath.mpf(1) / 2, mpmath.mpf(1) / 7):
             for side in sides:
                 x = side * part * mpmath.mpf(float(width))
-                found = mpmath.polyval([*series[:count][::-1], 0], x)
-                missed = abs(found - number(difference, {X.name: x}))
+                approximated = mpmath.polyval([*series[:count][::-1], 0], x)
+                missed = abs(approximated - number(difference, {X.name: x}))
                 if not missed <= 2 * DOUBLE * abs(series[lead - 1] * x**lead):
                     return False
     return True

@@ -11,12 +11,15 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import mpmath
 import sympy
 from sympy import Expr, Poly, Symbol
 
+from stamm.activations.derivation.formulas import number
 from stamm.activations.derivation.primitives import (
     PRIMITIVES,
     X,
+    absolute,
     cauchy_cdf,
     cauchy_pdf,
     gompertz,
@@ -24,9 +27,9 @@ from stamm.activations.derivation.primitives import (
     logistic,
     normal_cdf,
     normal_pdf,
+    signum,
     softplus,
 )
-from stamm.activations.derivation.sign_discontinuities import without_sign_jumps
 from stamm.activations.derivation.special import (
     gompertz_integral,
     log_cosh,
@@ -65,9 +68,9 @@ _MAX_MONOMIALS = 400
 
 
 def by_coefficients(gradient: Expr) -> Expr | None:
-    """The antiderivative among polynomials in x and the functions that the gradient leads to.
+    """The antiderivative among polynomials in x, the functions of the gradient and their partners.
 
-    Edge     it is continuous where a sign(u) changes; None where that cannot be had.
+    Edge     it is continuous where a sign(u) changes; None where that is not possible.
     Checked  tests/unit/activations/test_integrate.py
     """
     gradient = reduce_density(complement_free(gradient))
@@ -80,9 +83,9 @@ def by_coefficients(gradient: Expr) -> Expr | None:
                 tried.append(atoms)
                 results.append(_solved(gradient, atoms))
         solved = [result for result in results if result is not None]
-        found = [whole for part in solved if (whole := without_sign_jumps(part)) is not None]
-        if found:
-            return min(found, key=sympy.count_ops)
+        continuous = [whole for part in solved if (whole := without_sign_jumps(part)) is not None]
+        if continuous:
+            return min(continuous, key=sympy.count_ops)
     return None
 
 
@@ -95,7 +98,7 @@ def _solved(gradient: Expr, atoms: Sequence[Expr]) -> Expr | None:
     if target.is_zero:
         return sympy.S.Zero
     degree_x = target.degree(X) + 1
-    degree = [max(target.degree(place), 1) for place in places]
+    degree = [max(target.degree(generator), 1) for generator in places]
     ranges = [range(degree_x + 1), *(range(d + 1) for d in degree)]
     alone = {i for i, atom in enumerate(atoms) if isinstance(atom, _ALONE)}
     monomials = [
@@ -162,7 +165,7 @@ def _count(powers: Mapping[Expr, Expr], base: Expr) -> int:
 def _closed(gradient: Expr, partners: Mapping[Any, Any]) -> list[Expr] | None:
     """The functions in the gradient, their partners, and all that differentiating them leads to.
 
-    None when one of them has no polynomial derivative, or there is no end to them.
+    None when one of them has no polynomial derivative, or when the set does not close.
     """
     pending = sorted(gradient.atoms(sympy.Function), key=sympy.default_sort_key)
     atoms: set[Expr] = set()
@@ -186,3 +189,98 @@ def _in_places(expression: Expr, atoms: Sequence[Expr], places: Sequence[Symbol]
     if placed.atoms(sympy.Function) or not placed.is_polynomial(X, *places):
         return None
     return Poly(placed, X, *places)
+
+
+_DIGITS = 140
+_BESIDE = mpmath.mpf(10) ** -60  # how far from a sign change a formula is evaluated on both sides
+_SAME = mpmath.mpf(10) ** -12  # largest difference of the values there, relative to 1 + |f|
+
+
+def without_sign_jumps(integral: Expr) -> Expr | None:
+    """An antiderivative of a bounded gradient without its jumps where a linear u changes its sign.
+
+    Half of each jump, times sign(u), is subtracted. A power of sign(u) is 1 or sign(u) first.
+
+    Edge     None where a u is not linear, or two of them have the same root: those jumps stay.
+    Checked  tests/unit/activations/test_sign_discontinuities.py
+    """
+    integral = integral.replace(_is_power_of_sign, lambda p: p.base if p.exp % 2 else sympy.S.One)
+    roots: set[Expr] = set()
+    for part in sorted(integral.atoms(signum), key=sympy.default_sort_key):
+        slope = sympy.diff(part.args[0], X)
+        if slope == 0:
+            continue
+        if slope.has(X):
+            return None
+        root = sympy.cancel(-part.args[0].subs(X, 0) / slope)
+        if root in roots:
+            return None
+        roots.add(root)
+        above, below = (integral.xreplace({part: side}) for side in (sympy.S.One, -sympy.S.One))
+        half = _value((above - below) / 2, root)
+        integral = sympy.expand(integral - half * part)
+    return integral
+
+
+def jump_at_sign_change(
+    function: Expr, values: Mapping[str, float], low: float, high: float
+) -> str:
+    """A jump of a formula where a linear u in sign(u) changes its sign, as text; "" without one.
+
+    low, high   the ends of the piece: values there count, values beyond do not
+    Edge        text for a u that is not linear as well: where it changes its sign is not known.
+    Checked     tests/unit/activations/test_sign_discontinuities.py
+    """
+    for part in sorted(function.atoms(signum), key=sympy.default_sort_key):
+        argument = part.args[0]
+        slope = sympy.diff(argument, X)
+        if slope == 0:
+            continue
+        if slope.has(X):
+            return f"it may jump where sign({argument}) changes, which is not linear in x"
+        with mpmath.workdps(_DIGITS):
+            rise = number(slope, values)
+            if rise == 0:
+                continue
+            root = -number(argument, {**values, X.name: mpmath.mpf(0)}) / rise
+            around = _around(function, part, values, root, (low, high))
+            if any(not abs(f - around[0]) <= _SAME * (1 + abs(around[0])) for f in around[1:]):
+                shown = ", ".join(mpmath.nstr(f, 6) for f in around)
+                return f"it jumps at x = {mpmath.nstr(root, 6)}, where its values are {shown}"
+    return ""
+
+
+def _around(
+    function: Expr,
+    part: Expr,
+    values: Mapping[str, float],
+    root: mpmath.mpf,
+    ends: tuple[float, float],
+) -> list[mpmath.mpf]:
+    """The values just below a root, at it and just above it, as far as they are in the piece."""
+    at_root = function.xreplace({part: sympy.S.Zero})
+    places = [(function, root - _BESIDE), (at_root, root), (function, root + _BESIDE)]
+    numbers = []
+    for formula, x in places:
+        if ends[0] <= x <= ends[1]:
+            try:
+                numbers.append(number(formula, {**values, X.name: x}))
+            except (ArithmeticError, ValueError):
+                numbers.append(mpmath.nan)
+    return numbers
+
+
+def _value(formula: Expr, point: Expr) -> Expr:
+    """The formula at a point, with sign(u) and |u| of numbers evaluated."""
+
+    def evaluated(part: Expr) -> Expr:
+        expanded = part.definition(sympy.cancel(part.args[0]))
+        return part if expanded.has(sympy.sign, sympy.Abs) else expanded
+
+    return formula.subs(X, point).replace(
+        lambda part: isinstance(part, (signum, absolute)), evaluated
+    )
+
+
+def _is_power_of_sign(part: Expr) -> bool:
+    return bool(part.is_Pow) and isinstance(part.base, signum) and bool(part.exp.is_Integer)

@@ -26,10 +26,12 @@ from stamm.activations.derivation.formulas import (
     Formulas,
     Integrand,
     bounds,
+    elementary,
+    number,
     refused_in_one_line,
+    to_sympy,
 )
-from stamm.activations.derivation.integral_table import respelled
-from stamm.activations.derivation.integrate import antiderivative
+from stamm.activations.derivation.integrate import antiderivative, respelled, without_overflow
 from stamm.activations.derivation.large_argument_forms import outward_branches
 from stamm.activations.derivation.near_zero import branches_near_zero
 from stamm.activations.derivation.parametric import ParametricIntegral, parametric_in, sides_of
@@ -43,7 +45,6 @@ from stamm.activations.derivation.stable_forms import (
     stable_branches,
     with_tails,
 )
-from stamm.activations.derivation.symbolic import elementary, number, to_sympy
 from stamm.activations.spec import Gated, Piece, Spec
 from stamm.activations.spec.expressions import PieceInterval, parse, parse_interval
 from stamm.activations.spec.parameters import Between, Exp, Fixed, Softplus
@@ -168,7 +169,7 @@ def _integrands(stable: Formulas, spec: Spec) -> tuple[Integrand, ...]:
     others = parametric_in(*chain(*stable.parameter_curvatures))
     ends = [values for p in spec.trainable for values in spec.ends_of(p.name)]
     settings = [*spec.sample_values(), *ends]
-    found = []
+    integrands = []
     for kind in dict.fromkeys([*judged, *others]):
         low, high = (
             sympy.Rational(end) if end is not None else side * sympy.oo
@@ -179,8 +180,8 @@ def _integrands(stable: Formulas, spec: Spec) -> tuple[Integrand, ...]:
         forms = [[whole], [stated], stable_branches([stated], spec.sample_values())]
         branches = min(forms, key=lambda form: _machine_error(kind, form, settings))
         left, right = (vars(side) for side in sides_of(kind, settings, strict=kind in judged))
-        found.append(Integrand(kind=kind, branches=tuple(branches), left=left, right=right))
-    return tuple(found)
+        integrands.append(Integrand(kind=kind, branches=tuple(branches), left=left, right=right))
+    return tuple(integrands)
 
 
 def _machine_error(
@@ -296,12 +297,14 @@ def _stated(
 
     branches = [
         with_tails(
-            Branch(
-                low=end(interval.low, -sympy.oo),
-                low_closed=interval.low_closed,
-                high=end(interval.high, sympy.oo),
-                high_closed=interval.high_closed,
-                formula=respelled(to_sympy(parse(piece.formula), symbols)),
+            without_overflow(
+                Branch(
+                    low=end(interval.low, -sympy.oo),
+                    low_closed=interval.low_closed,
+                    high=end(interval.high, sympy.oo),
+                    high_closed=interval.high_closed,
+                    formula=respelled(to_sympy(parse(piece.formula), symbols)),
+                )
             ),
             spec.sample_values(),
         )
@@ -450,8 +453,8 @@ def _apart_at_kinks(names: list[str], gradient: Branches, spec: Spec) -> tuple[l
 
 def _holds(branch: Branch, point: Expr, values: Mapping[str, float]) -> bool:
     """Whether a point lies in a branch or to its left."""
-    place, high = number(point, values), bounds(branch, values)[1]
-    return bool(place < high or (place == high and branch.high_closed))
+    position, high = number(point, values), bounds(branch, values)[1]
+    return bool(position < high or (position == high and branch.high_closed))
 
 
 def _limit(formula: Expr, point: Expr, piece: str, spec: Spec) -> Expr:

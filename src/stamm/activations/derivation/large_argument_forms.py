@@ -18,7 +18,7 @@ import mpmath
 import sympy
 from sympy import Expr, Integer, Symbol
 
-from stamm.activations.derivation.formulas import Branch, bounds
+from stamm.activations.derivation.formulas import Branch, bounds, number
 from stamm.activations.derivation.primitives import (
     X,
     absolute,
@@ -50,7 +50,6 @@ from stamm.activations.derivation.stable_forms import (
     machine_value,
     split,
 )
-from stamm.activations.derivation.symbolic import number
 from stamm.base.errors import ConfigError
 
 # Where to cut, in units of the scaled input; the first choice without a fault is used.
@@ -59,14 +58,14 @@ _WAYS = ((_FAR,), (_NEAR,), (_NEAR, _FAR))
 _LOST = 6.0  # bits that a formula may lose without being changed
 _DIGITS = 700  # cubes of the farthest input may cancel down to 1
 _STEADY_DIGITS = 120
-_CONDITION = 8.0  # beyond, the rounding of a*x alone costs what may be lost
+_CONDITION = 8.0  # beyond it the rounding of a*x alone loses the bits that are allowed
 # Where digits are counted, in units of the scaled input: below 1, and from 1 on.
 _SMALL = [sympy.Rational(1137, 1000) * Integer(10) ** k for k in range(-7, 0)]
 _SIZES = [sympy.Rational(1137, 1000) * Integer(10) ** k for k in range(31)]
 _FINITE_ONLY = (cauchy_slope, logistic_moment, phi2)  # their kernels give NaN for an infinity
 _SIZE = Symbol("_size", positive=True)
 
-# Each function as its limit on the right and a rest that vanishes there.
+# Each function as its asymptote for u -> inf plus a remainder that tends to 0.
 _RIGHT: Mapping[Any, Callable[[Expr], Expr]] = {
     sympy.tanh: lambda u: 1 - 2 * logistic(-2 * u),
     log_cosh: lambda u: u - sympy.log(2) + softplus(-2 * u),
@@ -96,7 +95,7 @@ _APART: Mapping[Any, Callable[[Expr], Expr]] = {
 }
 _ODD = (sympy.tanh, sympy.erf, sympy.atan, signum, logistic_odd, normal_odd)
 _EVEN = (log_cosh, absolute)
-# And the parts of them that vanish on the left.
+# The parts of these that tend to 0 for u -> -inf.
 _VANISHED: Mapping[Any, Callable[[Expr], Expr]] = {
     **dict.fromkeys(
         (softplus, logistic, softplus_integral, logistic_moment, normal_cdf, sympy.exp),
@@ -123,7 +122,7 @@ def outward_branches(
     Checked   tests/unit/activations/test_outward.py
     """
     spread = [part for branch in branches for part in _spread(branch, samples, reach, digits)]
-    found: list[Branch] = []
+    outward: list[Branch] = []
     for branch in spread:
         point = breaks_at(branch.formula, branch, samples[0], reach)
         parts = [branch] if point is None else _far_by_inverse_powers(branch, samples, reach)
@@ -138,8 +137,8 @@ def outward_branches(
                 if exponential
                 else "Write it in 1/x, on pieces for large |x| with fixed ends",
             )
-        found += parts
-    return tuple(found)
+        outward += parts
+    return tuple(outward)
 
 
 def outer_form(formula: Expr, side: int, *, vanished: bool) -> Expr:
@@ -149,9 +148,10 @@ def outer_form(formula: Expr, side: int, *, vanished: bool) -> Expr:
     """
     formula = _by_limits(formula, side)
     if vanished:
-        for function, left in _VANISHED.items():
+        for function, remainder in _VANISHED.items():
             formula = formula.replace(
-                function, lambda u, of=function, by=left: by(u) if _sign(u, side) < 0 else of(u)
+                function,
+                lambda u, kept=function, by=remainder: by(u) if _sign(u, side) < 0 else kept(u),
             )
         formula = formula.replace(
             sympy.erfc, lambda u: {1: Integer(0), -1: Integer(2)}.get(_sign(u, side), sympy.erfc(u))
@@ -197,7 +197,7 @@ def _in_inverse_powers(quotient: Expr) -> Expr:
 
 def _by_limits(formula: Expr, side: int) -> Expr:
     for function in _RIGHT:
-        formula = formula.replace(function, lambda u, of=function: _by_limit(of, u, side))
+        formula = formula.replace(function, lambda u, kept=function: _by_limit(kept, u, side))
     for function, apart in _APART.items():
         formula = formula.replace(function, lambda u, by=apart: by(u))
     return formula.replace(log1p, lambda u: _logarithm(u, side))
@@ -281,7 +281,7 @@ def _spread(
 def _far_by_inverse_powers(
     branch: Branch, samples: Sequence[Mapping[str, float]], reach: float
 ) -> list[Branch]:
-    """The branch cut at |x| = 1000, with powers of 1/x beyond; empty where that breaks, too."""
+    """The branch cut at |x| = 1000, with powers of 1/x beyond; empty where that fails, too."""
     if branch.low.free_symbols or branch.high.free_symbols:
         return []
     cuts = [cut for cut in (-_FAR, _FAR) if branch.low < cut < branch.high]
@@ -348,7 +348,7 @@ class _Exact:
         self._steady = [self._steady_points(values, places) for values in samples]
 
     def is_missed(self, branch: Branch, places: Sequence[float]) -> bool:
-        """Whether a form is wrong at a place far out, or loses digits where the function has them."""
+        """Whether a form is wrong at a large input, or loses digits of a well-conditioned value."""
         return any(True for _ in self._faults(branch, places))
 
     def faults(self, branch: Branch, places: Sequence[float]) -> int:
@@ -358,7 +358,7 @@ class _Exact:
     def _faults(self, branch: Branch, places: Sequence[float]) -> Iterator[float]:
         for values in self._samples:
             low, high = bounds(branch, values)
-            for x in (sign * place for place in places for sign in (-1, 1)):
+            for x in (sign * position for position in places for sign in (-1, 1)):
                 if low <= x <= high and not self._is_right(branch.formula, {**values, X.name: x}):
                     yield x
         for values, steady in zip(self._samples, self._steady, strict=True):
@@ -375,21 +375,21 @@ class _Exact:
                     yield x
 
     def _is_right(self, form: Expr, at: Mapping[str, float]) -> bool:
-        found = machine_value(form, at)
+        computed = machine_value(form, at)
         inner = (machine_value(f.args[0], at) for f in form.atoms(*_FINITE_ONLY))
-        if math.isnan(found) or any(map(math.isinf, inner)):
+        if math.isnan(computed) or any(map(math.isinf, inner)):
             return False
         with mpmath.workdps(_DIGITS):
-            value = number(self._formula, {name: mpmath.mpf(of) for name, of in at.items()})
-        if math.isinf(found):  # a last step may overflow where the value nearly does
-            return bool(abs(value) > sys.float_info.max / 1e3 and found * value > 0)
-        return bool(abs(found - value) <= abs(value) / 1e3 + 1e-30)
+            value = number(self._formula, {name: mpmath.mpf(v) for name, v in at.items()})
+        if math.isinf(computed):  # a last step may overflow where the value nearly does
+            return bool(abs(value) > sys.float_info.max / 1e3 and computed * value > 0)
+        return bool(abs(computed - value) <= abs(value) / 1e3 + 1e-30)
 
     def _steady_points(self, values: Mapping[str, float], places: Sequence[Expr]) -> list[Any]:
         """Points where the function is well-conditioned, so that digits can be kept."""
         slope, points = sympy.diff(self._formula, X), []
         with mpmath.workdps(_STEADY_DIGITS):
-            for x in (sign * number(place, values) for place in places for sign in (-1, 1)):
+            for x in (sign * number(position, values) for position in places for sign in (-1, 1)):
                 at = {**values, X.name: x}
                 change, value = abs(x * number(slope, at)), abs(number(self._formula, at))
                 if change < _CONDITION * value:

@@ -21,9 +21,9 @@ import mpmath
 import sympy
 from sympy import Expr, Rational
 
-from stamm.activations.derivation.anchored import cut_window
+from stamm.activations.derivation.anchored import cut_window, worst_loss
 from stamm.activations.derivation.approximate import DOUBLE
-from stamm.activations.derivation.formulas import Branch, bounds
+from stamm.activations.derivation.formulas import Branch, bounds, number
 from stamm.activations.derivation.primitives import (
     X,
     absolute,
@@ -45,11 +45,9 @@ from stamm.activations.derivation.primitives import (
     signum,
     softplus,
 )
-from stamm.activations.derivation.quadrature import legendre
 from stamm.activations.derivation.special import log_cosh, logistic_moment, softplus_integral
-from stamm.activations.derivation.stable_forms import lost_bits, stable_branches
-from stamm.activations.derivation.symbolic import number
-from stamm.activations.derivation.tables import NumericalIntegral
+from stamm.activations.derivation.stable_forms import stable_branches
+from stamm.activations.derivation.tables import NumericalIntegral, legendre
 
 _DIGITS = 60
 _LOST = 6.0  # bits that a formula may lose near 0 without being changed
@@ -103,10 +101,10 @@ def branches_near_zero(
               read, or a parameter moves a singularity.
     Checked   tests/unit/activations/test_near_zero.py
     """
-    found: list[Branch] = []
+    windowed: list[Branch] = []
     for branch in branches:
-        found += _windowed(branch, samples, shifted, reached) or [branch]
-    return tuple(found)
+        windowed += _windowed(branch, samples, shifted, reached) or [branch]
+    return tuple(windowed)
 
 
 def input_scale(formula: Expr) -> Expr:
@@ -186,41 +184,37 @@ def _windowed(
         return None
     low, high = bounds(branch, samples[0])
     near = [x for m in _NEAR for x in (-m, m) if low < x < high]
-    if branch.formula.has(NumericalIntegral) or _worst(branch.formula, near, samples) <= _LOST:
+    if branch.formula.has(NumericalIntegral) or worst_loss(branch.formula, near, samples) <= _LOST:
         return None
     found_derivative = _clean_derivative(branch, near, samples, shifted, reached)
     if found_derivative is None:
         return None
     derivative, order = found_derivative
-    found: list[tuple[float, int, list[Branch]]] = []
+    windows: list[tuple[float, int, list[Branch]]] = []
     for width in _WIDTHS:
         low, high = max(-width, ends[0]) / scale, min(width, ends[1]) / scale
         places = [(values, number(end, values)) for values in samples for end in (low, high) if end]
-        if any(_worst(branch.formula, [x], [values]) > _EDGE for values, x in places):
+        if any(worst_loss(branch.formula, [x], [values]) > _EDGE for values, x in places):
             break  # outside a narrower window more digits would be lost
         if not singularities_stay(derivative, width):
             continue
         far = [(values, number(end, values)) for values in shifted for end in (low, high) if end]
-        lost = max((_worst(branch.formula, [x], [values]) for values, x in far), default=_EDGE)
+        lost = max((worst_loss(branch.formula, [x], [values]) for values, x in far), default=_EDGE)
         for points in _RULES:
             formula = _by_quadrature(derivative, order, points)
             if all(_is_right(branch.formula, formula, {**v, X.name: x}) for v, x in places):
                 parts = list(cut_window(branch, low, high, formula))
-                found.append((max(lost, _EDGE), points, parts))
+                windows.append((max(lost, _EDGE), points, parts))
                 break
-    return min(found, key=lambda window: window[:2], default=(0.0, 0, None))[2]
+    return min(windows, key=lambda window: window[:2], default=(0.0, 0, None))[2]
 
 
 def _nearest(end: Expr, side: int) -> Expr | None:
-    """The number that an end like 1 + |b| is never nearer to 0 than; None where it may reach 0."""
+    """The least distance from 0 of an end such as 1 + |b|; None where it may reach 0."""
     if end.is_number:
         return end
     number, rest = end.as_coeff_Add()
     return number if side * number > 0 and (side * rest).is_nonnegative else None
-
-
-def _worst(formula: Expr, points: Sequence[Any], samples: Sequence[Mapping[str, float]]) -> float:
-    return max(lost_bits([formula], points, samples)[0], default=0.0)
 
 
 def _clean_derivative(
@@ -248,7 +242,7 @@ def _clean_derivative(
                         [Branch(**{**vars(branch), "formula": formula})], compared
                     )
                     form = next(f.formula for f in forms if f.low <= 0 <= f.high)
-                    if _worst(form, near, samples) <= _LOST:
+                    if worst_loss(form, near, samples) <= _LOST:
                         return form, order
                 return None
             formula = sympy.diff(formula, X)
@@ -268,8 +262,8 @@ def _by_quadrature(derivative: Expr, order: int, points: int) -> Expr:
 def _is_right(true: Expr, formula: Expr, at: Mapping[str, Any]) -> bool:
     with mpmath.workdps(_DIGITS):
         for part in (1, mpmath.mpf(1) / 2, mpmath.mpf(1) / 7):
-            place = {**at, X.name: part * at[X.name]}
-            value = number(true, place)
-            if not abs(number(formula, place) - value) <= _ALLOWED * abs(value):
+            point = {**at, X.name: part * at[X.name]}
+            value = number(true, point)
+            if not abs(number(formula, point) - value) <= _ALLOWED * abs(value):
                 return False
     return True

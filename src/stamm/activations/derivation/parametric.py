@@ -2,8 +2,9 @@
 
 The kernel interpolates the gradient at Chebyshev points of a few cells, for the parameters of the
 call, and integrates the interpolant; each element then reads one cell. The slope in a parameter is
-the integral of the gradient's slope in it, in the same way, so nothing is differenced. Cells are narrow
-near the origin and grow with the distance, so one mesh resolves gradients of many widths.
+the integral of the gradient's slope in it, in the same way, so no difference quotient is taken.
+Cells are narrow near the origin and grow with the distance, so one mesh resolves gradients of many
+widths.
 """
 
 from __future__ import annotations
@@ -20,11 +21,9 @@ import mpmath
 import sympy
 from sympy import Expr, Symbol
 
-from stamm.activations.derivation.asymptotes import asymptote
-from stamm.activations.derivation.formulas import Branches
+from stamm.activations.derivation.formulas import Branches, number
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.symbolic import number
-from stamm.activations.derivation.tables import NumericalIntegral, table_of
+from stamm.activations.derivation.tables import NumericalIntegral, asymptote, table_of
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_value
 
@@ -147,15 +146,15 @@ class _Reference:
             far = abs(u - self._origin)
             if self._ends[side] is None and far > 64:
                 if key not in self._tails:
-                    found = asymptote(at, side, digits)
-                    if found is None:
+                    tail = asymptote(at, side, digits)
+                    if tail is None:
                         raise ArithmeticError(f"the gradient has no asymptote to {digits} digits")
-                    end = side * found.reach
-                    height = self._within(at, end, side, key) - found.integral(end)
-                    self._tails[key] = found, height
-                found, height = self._tails[key]
-                if abs(u) > found.reach:
-                    return +(height + found.integral(u))
+                    end = side * tail.reach
+                    height = self._within(at, end, side, key) - tail.integral(end)
+                    self._tails[key] = tail, height
+                tail, height = self._tails[key]
+                if abs(u) > tail.reach:
+                    return +(height + tail.integral(u))
             result = self._within(at, u, side, key)
         return +result
 
@@ -229,9 +228,9 @@ def _side(
         def gradient(at: Any, values: Mapping[str, float] = values) -> Any:
             return number(kind.gradient, {**values, X.name: at})
 
-        found = asymptote(gradient, side, 20)
-        degree = 3 if found is None else max(len(found.coefficients) - 1, 0)
-        if found is None or degree > 1 or found.reach > _FARTHEST:
+        polynomial = asymptote(gradient, side, 20)
+        degree = 3 if polynomial is None else max(len(polynomial.coefficients) - 1, 0)
+        if polynomial is None or degree > 1 or polynomial.reach > _FARTHEST:
             shown = ", ".join(f"{name} = {value:g}" for name, value in values.items())
             raise ConfigError(
                 f"{kind.gradient} approaches no line exponentially on the"
@@ -296,8 +295,8 @@ def _resolves(
 
 def parametric_in(*rows: Branches) -> list[type[ParametricIntegral]]:
     """The parametric integrals in piecewise formulas, each once, by name."""
-    found = {type(p).__name__: type(p) for part in _parts(rows) for p in part}
-    return [found[name] for name in sorted(found)]
+    integrals = {type(p).__name__: type(p) for part in _parts(rows) for p in part}
+    return [integrals[name] for name in sorted(integrals)]
 
 
 def _parts(rows: Sequence[Branches]) -> Iterator[set[Any]]:

@@ -139,7 +139,7 @@ softplus: type[Primitive] = primitive(
     value=lambda u: max(u, 0) + mpmath.log1p(bounded_exp(-abs(u))),
 )
 
-# Gates, their densities, and what they exceed 1/2 by ----------------------------------------------
+# Gates, their densities, and their excess over 1/2 ----------------------------------------------
 logistic: type[Primitive] = primitive(
     "logistic",
     "1/(1 + exp(-u))",

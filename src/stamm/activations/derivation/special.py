@@ -1,8 +1,8 @@
 """Primitives that are integrals of other primitives, such as that of softplus.
 
 Two of them have no elementary form (a dilogarithm and an exponential integral); those are their
-own definition. All of them are measured from a place where they vanish or nearly do, so that the
-values keep their digits in the tail.
+own definition. The constant of each integral makes it 0 or nearly 0 at a point or in a tail, so
+that the values keep their digits there.
 """
 
 from __future__ import annotations
@@ -147,16 +147,3 @@ mish_gate_integral = primitive(
     ),
     value=_mish_gate_integral,
 )
-
-
-def apa_integral(u: Any, shape: Any) -> Any:
-    """The integral from minus infinity of the gate (1 + shape exp(-u))**(-1/shape).
-
-    shape * t**(1/shape) * 2F1(1/shape, 1/shape; 1 + 1/shape; -t) with t = exp(u)/shape
-
-    Source   the substitution t turns the gate into t**(1/shape - 1) (1 + t)**(-1/shape); the
-             series of the second factor integrates to 2F1. Log-odds are its case shape = 1.
-    Checked  tests/unit/activations/test_tables.py::test_the_apa_gate_is_a_table
-    """
-    t, power = mpmath.exp(u) / shape, 1 / mpmath.mpf(shape)
-    return shape * t**power * mpmath.hyp2f1(power, power, 1 + power, -t)

@@ -18,7 +18,7 @@ import mpmath
 import sympy
 from sympy import Expr, Integer, Rational, Symbol
 
-from stamm.activations.derivation.formulas import Branch, bounds
+from stamm.activations.derivation.formulas import Branch, applied, bounds, number
 from stamm.activations.derivation.integrate import complement_free, reduce_density
 from stamm.activations.derivation.primitives import (
     X,
@@ -43,7 +43,6 @@ from stamm.activations.derivation.special import (
     logistic_moment,
     softplus_integral,
 )
-from stamm.activations.derivation.symbolic import applied, number
 
 WINDOWED = (expm1, phi2)
 _WRITTEN_OUT = 4  # powers up to this one are products
@@ -51,11 +50,13 @@ _FAR = 1e3  # exponentials overflow a double here
 FARTHEST = 1.4e154  # and here squares do; mpmath can still evaluate erfc
 _CANCELLED = 12.0  # bits that a stated gradient may lose in a tail without being rewritten
 _TAILS = [mpmath.mpf("0.1037") * 2**k for k in range(14)]  # for scales of the input from 1/32 to 32
+_FAR_TAILS = [mpmath.mpf("1.037") * 2**k for k in (20, 40, 60)]
 _TAIL_DIGITS, _SMALLEST = 120, 1e-37
 LAST = 1.7e308  # and here a product with a parameter does
 _LAST_BITS = 2.0  # penalty of a form that gives a NaN there, where another may not
 _LOST = 60.0  # penalty of a form without a correct digit
 _BITS_PER_OPERATION = 0.04
+_POWER_SERIES = 8  # a polynomial of a higher degree without parameters is one
 _HALF = Rational(1, 2)
 _Known = dict[Expr, tuple[Any, Any]]
 _MAGNITUDES = [mpmath.mpf(10) ** (k // 2) * mpmath.mpf("1.137") for k in range(-14, 9, 2)]
@@ -118,10 +119,12 @@ def breaks_at(
     low, high = bounds(branch, values)
     for x in (-_FAR, _FAR):
         if low <= x <= high:
-            found = machine_value(form, {**values, X.name: x})
+            computed = machine_value(form, {**values, X.name: x})
             true = number(branch.formula, {**values, X.name: mpmath.mpf(x)})
             representable = abs(true) < sys.float_info.max
-            if math.isnan(found) or (representable and abs(found - true) > abs(true) / 1e3 + 1e-30):
+            if math.isnan(computed) or (
+                representable and abs(computed - true) > abs(true) / 1e3 + 1e-30
+            ):
                 return x
     for x in (-reach, reach):
         if low <= x <= high and math.isnan(machine_value(form, {**values, X.name: x})):
@@ -132,8 +135,8 @@ def breaks_at(
 def with_tails(branch: Branch, samples: Sequence[Mapping[str, float]]) -> Branch:
     """The stated gradient, without a difference that loses a tail: 2 logistic(2*x) for 1 + tanh(x).
 
-    Functions with two limits are written as what they exceed the lower or the upper one by,
-    and the first form that keeps its digits is taken. Everything else is derived from it.
+    Functions with two limits are written as one limit plus the difference from it, and the first
+    form that keeps its digits is taken. Everything else is derived from it.
 
     Edge     a gradient that loses nothing, or that no form helps, stays as it is stated.
     Checked  tests/unit/activations/test_reachable.py
@@ -255,12 +258,14 @@ def _by_conjugates(formula: Expr, square: Expr, side: int) -> Iterator[Expr]:
             yield written.xreplace(meant)
 
 
-def _from_limits(one: Any, scale: Expr, height: Expr, low: Expr) -> Callable[[Expr, int], Expr]:
+def _from_limits(
+    function: Any, scale: Expr, height: Expr, low: Expr
+) -> Callable[[Expr, int], Expr]:
     """A function as low + height*one(scale*u), or by the upper limit."""
 
     def form(part: Expr, side: int) -> Expr:
         u = scale * part.args[0]
-        return low + height * one(u) if side < 0 else low + height - height * one(-u)
+        return low + height * function(u) if side < 0 else low + height - height * function(-u)
 
     return form
 
@@ -308,11 +313,13 @@ def _mirrored(gate: Expr) -> Expr:
 def _tail_points(
     branch: Branch, samples: Sequence[Mapping[str, float]]
 ) -> list[tuple[Any, Mapping[str, float]]]:
-    found = []
+    points = []
+    # An algebraic tail is in no format's last digits before these.
+    sizes = _TAILS + (_FAR_TAILS if branch.formula.has(sympy.atan, cauchy_cdf, cauchy_odd) else [])
     for values in samples:
         low, high = bounds(branch, values)
-        found += [(x, values) for m in _TAILS for x in (-m, m) if low < x < high]
-    return found
+        points += [(x, values) for m in sizes for x in (-m, m) if low < x < high]
+    return points
 
 
 def _tail_bits(form: Expr, x: Any, values: Mapping[str, float]) -> float:
@@ -377,6 +384,10 @@ def best_form(
 
     windowed   whether exponentials may be written with exp(u) - 1 and exp(u) - 1 - u
     """
+    power_series = branch.formula.free_symbols == {X} and branch.formula.is_polynomial(X)
+    if power_series and sympy.degree(branch.formula, X) > _POWER_SERIES:
+        # A common divisor of its coefficients has so many digits that small products vanish.
+        return sympy.horner(branch.formula)
     points = sample_points(*bounds(branch, samples[0]))
     forms = list(_forms(branch.formula, windowed))
     best, least = branch.formula, float("inf")
@@ -388,6 +399,8 @@ def best_form(
     for form, lost in zip(forms, losses, strict=True):
         operations = int(sympy.count_ops(form)) + 4 * len(form.atoms(sympy.Function))
         cost = sum(lost) / max(len(lost), 1) + _BITS_PER_OPERATION * operations
+        if cost >= least - 1e-9:
+            continue  # it can only grow
         for far in {reach, FARTHEST}:
             broken = (breaks_at(form, branch, values, far) is not None for values in samples)
             cost += _LOST * any(broken)
@@ -462,7 +475,7 @@ def _bases(formula: Expr, windowed: bool) -> Iterator[Expr]:
         mirrored = formula.replace(softplus, lambda u: u + softplus(-u))
         yield mirrored.replace(logistic, lambda u: 1 - logistic(-u))
     shared = _arguments(formula, softplus) & _arguments(formula, softplus_integral)
-    if shared:  # u*softplus(u) - softplus_integral(u) overflows against itself
+    if shared:  # u*softplus(u) - softplus_integral(u) is inf - inf
         yield formula.subs(
             {softplus_integral(u): u * softplus(u) - logistic_moment(u) for u in shared}
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -21,18 +21,8 @@ import sympy
 from sympy import Expr
 
 from stamm.activations.derivation.approximate import DOUBLE, SINGLE
-from stamm.activations.derivation.asymptotes import Asymptote, asymptote
-from stamm.activations.derivation.chebyshev import (
-    NODES,
-    Interpolant,
-    NotResolvedError,
-    interpolant,
-    order_at_zero,
-)
-from stamm.activations.derivation.formulas import Branch, Derived
+from stamm.activations.derivation.formulas import Branch, Derived, number
 from stamm.activations.derivation.primitives import Primitive, X
-from stamm.activations.derivation.quadrature import Integral
-from stamm.activations.derivation.symbolic import number
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_value
 
@@ -108,14 +98,19 @@ def tables_of(derived: Derived) -> list[TableUse]:
             high=table.high,
         )
         for branch in _branches(derived)
-        for table in _tables(branch.formula)
+        for table in tables_read(branch.formula)
     ]
+
+
+def tables_read(formula: Expr) -> list[type[TabulatedIntegral]]:
+    """The tables that a formula reads at x, each once, by name: constants of integration read none."""
+    return _tables(sympy.Tuple(*(t for t in formula.atoms(TabulatedIntegral) if t.has(X))))
 
 
 def tables_in(derived: Derived) -> list[type[TabulatedIntegral]]:
     """The tables that the kernel of a Derived needs, each once, by name."""
-    found = {t.__name__: t for b in _branches(derived) for t in _tables(b.formula)}
-    return [found[name] for name in sorted(found)]
+    tables = {t.__name__: t for b in _branches(derived) for t in _tables(b.formula)}
+    return [tables[name] for name in sorted(tables)]
 
 
 def _branches(derived: Derived) -> Iterator[Branch]:
@@ -142,7 +137,7 @@ def table_of(
 
     gradient   in x, free of parameters
     low, high  where the gradient ends, or None when it is unbounded on that side
-    Edge       the integral is measured from 0; from the first end, where 0 lies outside.
+    Edge       the integral is measured from 0; from the end nearest to it, where 0 lies outside.
     Raises     ConfigError when the gradient approaches no polynomial on a side without end, has
                no value somewhere, or bends too sharply for 4096 cells.
     """
@@ -180,13 +175,14 @@ def table_of(
 
 
 def _tail(gradient: Expr, side: int) -> Asymptote:
-    found = asymptote(lambda u: number(gradient, {X.name: u}), side, _CLOSE)
-    if found is None:
+    tail = asymptote(lambda u: number(gradient, {X.name: u}), side, _CLOSE)
+    if tail is None:
         raise ConfigError(
             f"{gradient} approaches no polynomial on the {'left' if side < 0 else 'right'}",
-            fix="State it on a finite interval, or with its known integral",
+            fix="State it on a finite interval, as in '-20 <= x <= 20: ...', with constants or lines"
+            " beyond, or with its known integral",
         )
-    return found
+    return tail
 
 
 def _reach(end: float | None, tail: Asymptote | None, side: int) -> float:
@@ -260,9 +256,9 @@ def _grid(gradient: Expr, first: float, last: float) -> _Grid:
                     f"{gradient} has no finite value somewhere between {first:g} and {last:g}"
                 ) from None
         if len(cells) == len(pairs):
-            found = _assembled(sorted(cells, key=lambda cell: cell.low), step, first, last)
-            if len(found.rows[0]) <= _SHORT + 2 or len(cells) > _FEW_CELLS:
-                return found
+            grid = _assembled(sorted(cells, key=lambda cell: cell.low), step, first, last)
+            if len(grid.rows[0]) <= _SHORT + 2 or len(cells) > _FEW_CELLS:
+                return grid
         step /= 2
 
 
@@ -280,13 +276,13 @@ def _cell(gradient: Expr, low: Any, high: Any, step: float) -> _Cell:
         about = (mpmath.floor(low / step) + mpmath.mpf(1) / 2) * step
         return _Cell(low, high, about, 0, interpolant(at, low, high, DOUBLE))
     order = order_at_zero(at, 1 if low == 0 else -1)
-    found = interpolant(lambda u: at(u) / u**order, low, high, DOUBLE)
-    return _Cell(low, high, mpmath.mpf(0), order, found)
+    coefficients = interpolant(lambda u: at(u) / u**order, low, high, DOUBLE)
+    return _Cell(low, high, mpmath.mpf(0), order, coefficients)
 
 
 def _assembled(cells: Sequence[_Cell], step: float, first: float, last: float) -> _Grid:
     """The polynomials of every cell, all with the number of powers that the worst cell needs."""
-    origin = 0.0 if first <= 0 <= last else first
+    origin = min(max(first, 0.0), last)
     rises = [cell.rise(cell.low, cell.high) for cell in cells]
     start = next((i for i, cell in enumerate(cells) if cell.low >= origin), len(cells))
     heights = [mpmath.mpf(0)]
@@ -352,3 +348,290 @@ def _beyond(tail: Asymptote | None, node: Any, height: Any) -> tuple[float, ...]
     while len(powers) > 1 and powers[-1] == 0:
         powers.pop()
     return tuple(float(power) for power in powers)
+
+
+NODES = 28
+_SETTLED = 4  # the last coefficients show whether the interpolant has converged
+_PROBES = 12, 14  # decimal orders of magnitude at which an order at 0 is read off
+_STEEPEST = 64
+
+
+class NotResolvedError(ArithmeticError):
+    """28 Chebyshev points do not resolve a function on an interval to the requested precision."""
+
+
+@dataclass(frozen=True)
+class Interpolant:
+    """sum of coefficients[k] T_k((u - middle)/half), T_k a Chebyshev polynomial.
+
+    tails   tails[k]: the sum of the magnitudes of the coefficients from k on
+    """
+
+    middle: Any
+    half: Any
+    coefficients: tuple[Any, ...]
+    tails: tuple[Any, ...]
+
+    def powers(self, count: int, about: Any) -> list[Any]:
+        """The first `count` terms as coefficients of powers of (u - about)."""
+        rows = _shifted((about - self.middle) / self.half, count, mpmath.mp.prec)
+        return [
+            mpmath.fdot(zip(self.coefficients[i:count], row, strict=True)) / self.half**i
+            for i, row in enumerate(rows)
+        ]
+
+
+@lru_cache(maxsize=64)
+def _shifted(shift: Any, count: int, precision: int) -> tuple[tuple[Any, ...], ...]:
+    """Row i: the coefficient of v**i in T_k(shift + v), for k from i to count - 1."""
+    zero, one = mpmath.mpf(0), mpmath.mpf(1)
+    polynomials = [[one], [shift, one]]
+    for _ in range(2, count):
+        before, current = polynomials[-2:]
+        after = [2 * shift * c for c in current] + [zero]
+        for i, c in enumerate(current):
+            after[i + 1] += 2 * c
+        for i, c in enumerate(before):
+            after[i] -= c
+        polynomials.append(after)
+    return tuple(tuple(polynomials[k][i] for k in range(i, count)) for i in range(count))
+
+
+def interpolant(
+    function: Callable[[Any], Any], low: Any, high: Any, tolerance: float
+) -> Interpolant:
+    """The interpolant of a function at 28 Chebyshev points of an interval.
+
+    tolerance   of its last coefficients, relative to the largest
+    Raises      NotResolvedError where they are larger, or a value is not finite.
+    Checked     tests/unit/activations/test_chebyshev.py
+    """
+    middle, half = (low + high) / 2, (high - low) / 2
+    cosines = _cosines(NODES, mpmath.mp.prec)
+    values = [function(middle + half * cosines[2 * i + 1]) for i in range(NODES)]
+    if not all(isinstance(v, mpmath.mpf) and mpmath.isfinite(v) for v in values):
+        raise NotResolvedError
+    coefficients = [
+        2 * mpmath.fdot((values[i], _cosine(k * (2 * i + 1))) for i in range(NODES)) / NODES
+        for k in range(NODES)
+    ]
+    coefficients[0] /= 2
+    tails = [mpmath.mpf(0)]
+    for c in reversed(coefficients):
+        tails.append(tails[-1] + abs(c))
+    tails.reverse()
+    if not tails[NODES - _SETTLED] <= tolerance * tails[0]:
+        raise NotResolvedError
+    return Interpolant(middle, half, tuple(coefficients), tuple(tails))
+
+
+def order_at_zero(function: Callable[[Any], Any], side: int) -> int:
+    """The power of u like which a function goes to 0 at 0 from one side; 0 where it does not.
+
+    Raises   NotResolvedError where it vanishes faster than u**64, or has no value.
+    """
+    near, nearer = (abs(function(side * mpmath.mpf(10) ** -digits)) for digits in _PROBES)
+    if not (mpmath.isfinite(near) and mpmath.isfinite(nearer) and nearer > 0):
+        raise NotResolvedError
+    order = int(mpmath.nint(mpmath.log10(near / nearer) / (_PROBES[1] - _PROBES[0])))
+    if not 0 <= order <= _STEEPEST:
+        raise NotResolvedError
+    return order
+
+
+def _cosine(turns: int) -> Any:
+    """cos(pi turns/(2 NODES))."""
+    turns %= 4 * NODES
+    return _cosines(NODES, mpmath.mp.prec)[min(turns, 4 * NODES - turns)]
+
+
+@lru_cache(maxsize=8)
+def _cosines(nodes: int, precision: int) -> tuple[Any, ...]:
+    """cos(pi k/(2 nodes)) for k = 0 .. 2 nodes, to the working precision."""
+    with mpmath.workprec(precision + 10):
+        return tuple(mpmath.cos(mpmath.pi * k / (2 * nodes)) for k in range(2 * nodes + 1))
+
+
+_CLASS = 20  # precisions are rounded up to multiples of it, so that integrals can be kept
+
+
+class Integral:
+    """The integral of a gradient from `origin`, to the working precision; results are kept.
+
+    segment   the length over which one quadrature is well-behaved
+    low       where the gradient ends on the left, or None when it has an asymptote there
+    high      the same on the right
+    """
+
+    def __init__(
+        self, gradient: Gradient, *, origin: Any, segment: Any, low: Any | None, high: Any | None
+    ) -> None:
+        self._gradient, self._origin, self._segment = gradient, origin, segment
+        self._ends = {-1: low, 1: high}
+        self._knots: dict[tuple[int, int], Any] = {}
+        self._tails: dict[tuple[int, int], tuple[Asymptote, Any]] = {}
+
+    def __call__(self, u: Any) -> Any:
+        """The integral from `origin` to u."""
+        digits = _CLASS * math.ceil((mpmath.mp.dps + 2) / _CLASS)
+        with mpmath.workdps(digits + 10):
+            side = 1 if u > self._origin else -1
+            if self._ends[side] is None:
+                tail, height = self._tail(side, digits)
+                if abs(u) > tail.reach:
+                    return +(height + tail.integral(u))
+            result = self._to(u, digits)
+        return +result
+
+    def _tail(self, side: int, digits: int) -> tuple[Asymptote, Any]:
+        """The asymptote on a side and the constant that its integral is above it by."""
+        key = (side, digits)
+        if key not in self._tails:
+            tail = asymptote(self._gradient, side, digits)
+            if tail is None:
+                raise ArithmeticError(f"the gradient has no asymptote to {digits} digits")
+            end = side * tail.reach
+            self._tails[key] = tail, self._to(end, digits) - tail.integral(end)
+        return self._tails[key]
+
+    def _to(self, u: Any, digits: int) -> Any:
+        knot = int(mpmath.nint((u - self._origin) / self._segment))
+        start = self._origin + knot * self._segment
+        for side, end in self._ends.items():  # a knot beyond an end does not exist
+            if end is not None and (start - end) * side > 0:
+                knot, start = knot - side, start - side * self._segment
+        return self._knot(knot, digits) + self._quadrature(start, u)
+
+    def _knot(self, knot: int, digits: int) -> Any:
+        if knot == 0:
+            return mpmath.mpf(0)
+        step = 1 if knot > 0 else -1
+        done = knot
+        while done != 0 and (done, digits) not in self._knots:
+            done -= step
+        total = self._knots.get((done, digits), mpmath.mpf(0))
+        while done != knot:
+            ends = (self._origin + k * self._segment for k in (done, done + step))
+            total += self._quadrature(*ends)
+            done += step
+            self._knots[done, digits] = total
+        return total
+
+    def _quadrature(self, low: Any, high: Any) -> Any:
+        if low == high:
+            return mpmath.mpf(0)
+        return mpmath.quad(self._gradient, [low, high], method="gauss-legendre")
+
+
+@lru_cache(maxsize=8)
+def legendre(order: int, digits: int) -> tuple[tuple[Any, Any], ...]:
+    """Points and weights of Gauss-Legendre quadrature on [-1, 1]."""
+    rule = []
+    with mpmath.workdps(digits + 10):
+        for i in range(order):
+            t = mpmath.cos(mpmath.pi * (i + mpmath.mpf(3) / 4) / (order + mpmath.mpf(1) / 2))
+            for _ in range(3 + digits.bit_length()):  # Newton doubles the digits
+                before, value = mpmath.mpf(1), t
+                for n in range(2, order + 1):
+                    before, value = value, ((2 * n - 1) * t * value - (n - 1) * before) / n
+                slope = order * (t * value - before) / (t * t - 1)
+                t -= value / slope
+            rule.append((t, 2 / ((1 - t * t) * slope**2)))
+    return tuple(rule)
+
+
+Gradient = Callable[[Any], Any]
+_NEAREST, _FARTHEST = 64, 16384  # where a polynomial is searched for, in doublings
+_CHECKED = (1.25, 1.75, 3)
+_FAST = 100  # an algebraic approach never agrees to so many digits within _FARTHEST
+_MARCH = 256
+
+
+@dataclass(frozen=True)
+class Asymptote:
+    """The polynomial that a gradient approaches on one side, lowest power first.
+
+    reach   beyond this distance from 0 they agree to the digits that were asked for, relative to
+            1 + |polynomial|
+    """
+
+    coefficients: tuple[Any, ...]
+    reach: Any
+
+    def at(self, u: Any) -> Any:
+        """The polynomial's value."""
+        return mpmath.polyval(self.coefficients[::-1], u) if self.coefficients else mpmath.mpf(0)
+
+    def integral(self, u: Any) -> Any:
+        """The polynomial's integral from 0."""
+        powers = [c / (k + 1) for k, c in enumerate(self.coefficients)]
+        return mpmath.polyval([*powers[::-1], 0], u)
+
+
+def asymptote(gradient: Gradient, side: int, digits: int) -> Asymptote | None:
+    """The polynomial of degree 2 or less that the gradient approaches exponentially, or None.
+
+    side   -1 for the left, 1 for the right
+    Edge   an approach like 1/x, which never reaches many digits, counts as none.
+    """
+    fast = _fitted(gradient, side, max(digits, _FAST))
+    if fast is None:
+        return None
+    coefficients, far = fast
+    if digits < _FAST:
+        near = _fitted(gradient, side, digits + 5)
+        far = near[1] if near is not None else far
+    candidate = Asymptote(coefficients, mpmath.mpf(far))
+    step = candidate.reach / _MARCH
+    with mpmath.workdps(digits + 20):
+        at = candidate.reach
+        while at > step and _agree(gradient, candidate, side * (at - step), digits):
+            at -= step
+    return Asymptote(coefficients, at)
+
+
+def _fitted(gradient: Gradient, side: int, digits: int) -> tuple[tuple[Any, ...], Any] | None:
+    """Coefficients, and the distance from which on the polynomial holds to the digits."""
+    far = _NEAREST
+    with mpmath.workdps(digits + 30):
+        while far <= _FARTHEST:
+            candidate = _through(gradient, side * mpmath.mpf(far), digits)
+            if candidate is not None and all(
+                _agree(gradient, candidate, side * far * mpmath.mpf(k), digits) for k in _CHECKED
+            ):
+                return candidate.coefficients, far
+            far *= 2
+    return None
+
+
+def _through(gradient: Gradient, far: Any, digits: int) -> Asymptote | None:
+    """The parabola through the gradient at far, 3/2 far and 2 far, without rounding noise."""
+    points = [far, far * 3 / 2, far * 2]
+    values = [_finite(gradient, point) for point in points]
+    if None in values:
+        return None
+    first = (values[1] - values[0]) / (points[1] - points[0])
+    second = (values[2] - values[1]) / (points[2] - points[1])
+    c2 = (second - first) / (points[2] - points[0])
+    c1 = first - c2 * (points[0] + points[1])
+    c0 = values[0] - points[0] * (c1 + c2 * points[0])
+    size = max(1, *map(abs, values)) * mpmath.mpf(10) ** -digits
+    terms = [c if abs(c * far**k) > size else mpmath.mpf(0) for k, c in enumerate((c0, c1, c2))]
+    while terms and terms[-1] == 0:  # a leading zero times infinity would be NaN
+        terms.pop()
+    return Asymptote(tuple(terms), far)
+
+
+def _agree(gradient: Gradient, candidate: Asymptote, u: Any, digits: int) -> bool:
+    value, polynomial = _finite(gradient, u), candidate.at(u)
+    if value is None:
+        return False
+    return bool(abs(value - polynomial) <= mpmath.mpf(10) ** -digits * (1 + abs(polynomial)))
+
+
+def _finite(gradient: Gradient, u: Any) -> Any:
+    try:
+        value = gradient(u)
+    except (ArithmeticError, ValueError, MemoryError):
+        return None
+    return value if isinstance(value, mpmath.mpf) and mpmath.isfinite(value) else None

@@ -1,29 +1,34 @@
-"""Comparison of one spec with one known spec: fitted in double precision, then proved."""
+"""Rediscovery of known activations: a spec is fitted to each in double precision, then proved equal."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Literal
 
 import numpy as np
 
-from stamm.activations.equivalence.curves import Array, curve
-from stamm.activations.equivalence.finding import Affine, Finding, Kind
-from stamm.activations.equivalence.fit import project, search
-from stamm.activations.equivalence.proof import AffineClaim, exactly, prove
-from stamm.activations.equivalence.target import (
+from stamm.activations import catalog
+from stamm.activations.equivalence.curves import (
     LINE,
     POINTS,
     ROOT_WEIGHTS,
+    Array,
     Target,
+    knots_of,
     line_of,
+    project,
+    search,
+    values_of,
     weighted_line,
     without_line,
 )
-from stamm.activations.spec import Spec
+from stamm.activations.equivalence.proof import AffineClaim, exactly, prove
+from stamm.activations.spec import Gated, Spec
+from stamm.base.errors import ConfigError
 
 MOST_PARAMETERS = 4  # with more, almost any curve can be approximated, which proves nothing
 SMALLEST, LARGEST = 0.1, 10.0  # of input scales: beyond, every bend looks like a square or a step
@@ -32,10 +37,10 @@ _SHIFTS = (0.0, -1.5, 1.5)
 _STARTS = np.array(list(itertools.product(_SCALES, _SHIFTS)))
 _COARSE = 2  # every second point is enough to choose starts
 _COARSE_LINE = weighted_line(_COARSE)
-_HOPELESS = 0.9  # no start is worth a search from here on,
-_FIRST_LEG = 5  # and after so many steps of a search
-_NEARING = 0.1  # none that has not come this near
-_PROMISING = 0.25  # parameters are fitted beside the map only from here on
+_HOPELESS = 0.9  # a start this far is not searched,
+_FIRST_LEG = 5  # steps after which a search is continued only
+_NEARING = 0.1  # where the distance is below this
+_PROMISING = 0.25  # parameters are fitted with the map only below this distance
 _STEPS = 30
 _EXACT = 1e-6  # a fit this near is given to the proof
 _VANISHING = 1e-4
@@ -124,7 +129,7 @@ class SpecComparison:
         values = dict(zip(self.names, parameters, strict=True))
         starts = np.array([*_STARTS.tolist(), *self._aligned(values)])
         points = starts[:, :1] * POINTS[::_COARSE] + starts[:, 1:]
-        models = curve(self.known).function(points.ravel(), values).reshape(points.shape)
+        models = values_of(self.known, points.ravel(), values).reshape(points.shape)
         target = without_line(self.target.curve[::_COARSE], _COARSE_LINE)
         size = max(float(np.linalg.norm(target)), 1e-300)
         ranked = sorted(
@@ -139,8 +144,8 @@ class SpecComparison:
 
     def _aligned(self, values: dict[str, float]) -> Iterator[tuple[float, float]]:
         """Maps that bring two neighbouring knots of the known function onto two of the new one."""
-        new = curve(self.target.spec).knots(self.target.values)
-        old = curve(self.known).knots(values)
+        new = knots_of(self.target.spec, self.target.values)
+        old = knots_of(self.known, values)
         for (m, n), (k, h) in itertools.product(itertools.pairwise(new), itertools.pairwise(old)):
             for first, last in ((k, h), (h, k)):
                 scale = (last - first) / (n - m) if n > m else 0.0
@@ -166,13 +171,13 @@ class SpecComparison:
         if not places:
             return replace(start, distance=float(np.linalg.norm(rest(whole))))
         begin = whole[places].tolist()
-        found, distance = search(lambda part: rest(filled(part)), begin, allowed, steps=steps)
-        return replace(start, numbers=tuple(filled(found).tolist()), distance=distance)
+        best, distance = search(lambda part: rest(filled(part)), begin, allowed, steps=steps)
+        return replace(start, numbers=tuple(filled(best).tolist()), distance=distance)
 
     def _model(self, numbers: Numbers) -> Array:
         values = dict(zip(self.names, map(float, numbers[2:]), strict=True))
-        found = curve(self.known).function(numbers[0] * POINTS + numbers[1], values)
-        return found * ROOT_WEIGHTS
+        curve = values_of(self.known, numbers[0] * POINTS + numbers[1], values)
+        return curve * ROOT_WEIGHTS
 
     def _difference(self, numbers: Numbers) -> Array:
         """The residual with c, d and e at 1, 0 and 0."""
@@ -206,13 +211,13 @@ class SpecComparison:
         ]
         wishes += [(0, math.copysign(1.0, match.numbers[0])), (1, 0.0)]
         wishes += [(i + 2, value) for i, value in enumerate(self.initial)]
-        for place, wish in wishes:
-            if not match.searched[place]:
+        for index, wish in wishes:
+            if not match.searched[index]:
                 continue
             start = replace(
                 match,
-                numbers=tuple(wish if i == place else v for i, v in enumerate(match.numbers)),
-                searched=tuple(free and i != place for i, free in enumerate(match.searched)),
+                numbers=tuple(wish if i == index else v for i, v in enumerate(match.numbers)),
+                searched=tuple(free and i != index for i, free in enumerate(match.searched)),
             )
             if not self._allowed(start.numbers[2:]):
                 continue
@@ -244,26 +249,214 @@ class SpecComparison:
 
     def _equal(self, numbers: Sequence[Any], constant: Any) -> Finding:
         a, b, c, d, *parameters = (float(value) for value in numbers)
-        found = Affine(
+        affine = Affine(
             input_scale=a, input_shift=b, output_scale=c, linear=d, constant=float(constant)
         )
-        kind: Kind = "same function" if found.is_identity else "affine map of"
-        return self._finding(kind, found, parameters, 0.0)
+        kind: Kind = "same function" if affine.is_identity else "affine map of"
+        return self._finding(kind, affine, parameters, 0.0)
 
     def _near(self, match: Match) -> Finding:
         match = self._simplified(match, slack=1.001)
         c, d, e = self._linear(match)
         a, b, *parameters = match.numbers
-        found = Affine(input_scale=a, input_shift=b, output_scale=c, linear=d, constant=e)
-        return self._finding("within epsilon of", found, parameters, match.distance)
+        affine = Affine(input_scale=a, input_shift=b, output_scale=c, linear=d, constant=e)
+        return self._finding("within epsilon of", affine, parameters, match.distance)
 
     def _finding(
-        self, kind: Kind, found: Affine, parameters: Sequence[float], distance: float
+        self, kind: Kind, affine: Affine, parameters: Sequence[float], distance: float
     ) -> Finding:
         return Finding(
             name=self.known.name,
             kind=kind,
-            map=found,
+            map=affine,
             parameters=dict(zip(self.names, parameters, strict=True)),
             distance=distance,
         )
+
+
+EPSILON = 1e-3
+
+
+def rediscover(
+    spec: Spec, *, epsilon: float = EPSILON, among: Sequence[Spec] | None = None
+) -> list[Finding]:
+    """The known activations that a spec equals, up to an affine map, or nearly equals.
+
+    f(x) = c*g(a x + b) + d x + e is fitted for every known g, with any values of g's parameters.
+    Equal means agreement to 30 digits at about fifty points; near means within epsilon after the
+    best such map, in relative L2 distance under N(0, 1). The distance ignores straight lines: it is
+    relative to the part of f that is not a straight line.
+
+    among    the known specs; those of the catalogue when None
+    Edge     a spec with two inputs is compared with such specs only, by the function of its gate.
+             Known specs with more than four parameters are taken at their initial values. Input
+             scales between 1/10 and 10 are searched.
+    Raises   ConfigError when epsilon is not a number of at least 0.
+    Checked  tests/unit/activations/test_known_functions.py
+    """
+    if not epsilon >= 0:
+        raise ConfigError(f"epsilon is {epsilon!r}", where="rediscover", fix="Use 0 or more")
+    known = [k for k in (catalog.ENTRIES if among is None else among) if _comparable(spec, k)]
+    targets = [Target(spec, values) for values in spec.sample_values()]
+    findings = []
+    for other in known:
+        if other.content_hash == spec.content_hash:
+            findings.append(Finding(name=other.name, kind="same spec"))
+            continue
+        finding = SpecComparison(targets[0], other).finding(epsilon)
+        if finding is not None:
+            findings.append(_generalised(finding, targets[1:], other))
+    return sorted(findings, key=_rank)
+
+
+def _comparable(spec: Spec, known: Spec) -> bool:
+    """Whether two specs take the same inputs in the same way."""
+    if isinstance(spec.arity, Gated) and isinstance(known.arity, Gated):
+        return spec.arity.up == known.arity.up
+    return type(spec.arity) is type(known.arity)
+
+
+def _generalised(finding: Finding, targets: Sequence[Target], known: Spec) -> Finding:
+    """The finding as far as it holds at other parameter values of the new spec too."""
+    if finding.kind == "within epsilon of":
+        return replace(finding, always=not targets)
+    kind: Kind = finding.kind
+    fixed = [p.name for p in known.parameters if not p.trainable]
+    freed: set[str] = set()
+    for target in targets:
+        other = SpecComparison(target, known).finding(0.0)
+        if other is None:
+            return replace(finding, always=False)
+        kind = max(kind, other.kind, key=KINDS.index)
+        now, before = other.parameters, finding.parameters
+        freed |= {name for name in fixed if not math.isclose(now[name], before[name])}
+    return replace(finding, kind=kind, freed=tuple(sorted(freed)))
+
+
+def _rank(finding: Finding) -> tuple[int, bool, float, int, str]:
+    """Sort key: strength, then findings that always hold, then distance, then simplicity."""
+    changed = sum(value != getattr(Affine(), name) for name, value in vars(finding.map).items())
+    numbers = changed + len(finding.parameters)
+    kind = KINDS.index(finding.kind)
+    return kind, not finding.always, finding.distance, numbers, finding.name
+
+
+Kind = Literal["same spec", "same function", "affine map of", "within epsilon of"]
+KINDS: tuple[Kind, ...] = ("same spec", "same function", "affine map of", "within epsilon of")
+_UNITS = (
+    ("", 1.0),
+    ("sqrt(2)", math.sqrt(2)),
+    ("pi", math.pi),
+    ("sqrt(pi)", math.sqrt(math.pi)),
+    ("sqrt(2*pi)", math.sqrt(2 * math.pi)),
+    ("log(2)", math.log(2)),
+)
+_DENOMINATOR = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Affine:
+    """f(x) = output_scale * g(input_scale * x + input_shift) + linear * x + constant."""
+
+    input_scale: float = 1.0
+    input_shift: float = 0.0
+    output_scale: float = 1.0
+    linear: float = 0.0
+    constant: float = 0.0
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether it is the identity map."""
+        return self == Affine()
+
+    def formula(self, name: str) -> str:
+        """The map written out, such as 1/2*silu(2*x) - x."""
+        inner = _term(self.input_scale, "x") + _added(self.input_shift, "")
+        text = _term(self.output_scale, f"{name}({inner})")
+        return text + _added(self.linear, "x") + _added(self.constant, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One known activation that a spec is equal to, or near.
+
+    name         the known entry
+    kind         how strong the finding is; all but the last are proved to 30 digits
+    map          the affine map from the known function to the new one
+    parameters   the known entry's parameter values
+    distance     relative L2 distance under N(0, 1) of the parts that are not a straight line; 0
+                 when equal
+    always       whether it was found at every set of parameter values tried, not at the initial
+                 ones alone
+    freed        parameters that the known entry keeps fixed, but that move with the trained ones of
+                 the new spec
+    """
+
+    name: str
+    kind: Kind
+    map: Affine = field(default_factory=Affine)
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    distance: float = 0.0
+    always: bool = True
+    freed: tuple[str, ...] = ()
+
+    def sentence(self, subject: str = "f") -> str:
+        """The finding in one sentence, with readable numbers."""
+        if self.kind == "same spec":
+            return f"{subject} is the spec of {self.name}: the content hashes are equal."
+        given = ", ".join(f"{name} = {readable(v)}" for name, v in self.parameters.items())
+        with_values = f", with {given}" if given else ""
+        when = "" if self.always else " Seen at the initial parameter values only."
+        if self.freed:
+            when += f" Fixed in {self.name}, trained here: {', '.join(self.freed)}."
+        written = f"{subject}(x) = {self.map.formula(self.name)}"
+        if self.kind == "same function":
+            return f"{subject} is the function {self.name}{with_values}.{when}"
+        if self.kind == "affine map of":
+            return f"{subject} is an affine map of {self.name}: {written}{with_values}.{when}"
+        near = written.replace(" = ", " ~ ", 1)
+        return (
+            f"{subject} is within {self.distance:.3g} (relative L2 distance under N(0, 1), straight"
+            f" lines aside) of {self.name}: {near}{with_values}."
+        )
+
+
+def readable(value: float) -> str:
+    """A number as a small fraction, or one times a known constant, or to six digits."""
+    if value == 0:
+        return "0"
+    for name, unit in _UNITS:
+        for inverse in (False, True) if name else (False,):
+            share = value * unit if inverse else value / unit
+            near = Fraction(share).limit_denominator(_DENOMINATOR if not name else 12)
+            if near and abs(near) < 1e6 and abs(float(near) / share - 1) < 1e-13:
+                return _spelled(near, name, inverse)
+    return f"{value:.6g}"
+
+
+def _spelled(near: Fraction, name: str, inverse: bool) -> str:
+    over = [str(near.denominator)] if near.denominator != 1 else []
+    if inverse:
+        over.append(name)
+    unit = "" if inverse else name
+    sign = "-" if near < 0 else ""
+    size = abs(near.numerator)
+    top = unit if size == 1 and unit else f"{size}*{unit}" if unit else str(size)
+    if not over:
+        return sign + top
+    return f"{sign}{top}/{over[0]}" if len(over) == 1 else f"{sign}{top}/({'*'.join(over)})"
+
+
+def _term(factor: float, term: str) -> str:
+    """factor * term, without a factor of 1."""
+    if factor in (1.0, -1.0):
+        return term if factor > 0 else f"-{term}"
+    return f"{readable(factor)}*{term}"
+
+
+def _added(factor: float, term: str) -> str:
+    """ " + factor*term", or nothing for 0."""
+    if factor == 0:
+        return ""
+    size = readable(abs(factor)) if not term else _term(abs(factor), term)
+    return f" {'+' if factor > 0 else '-'} {size}"

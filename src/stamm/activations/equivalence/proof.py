@@ -17,8 +17,8 @@ from typing import Any
 import mpmath
 from sympy import Expr, Symbol
 
+from stamm.activations.derivation.formulas import number, to_sympy
 from stamm.activations.derivation.primitives import X
-from stamm.activations.derivation.symbolic import number, to_sympy
 from stamm.activations.spec import Spec
 from stamm.activations.spec.expressions import parse
 
@@ -215,9 +215,9 @@ def _constant(claim: AffineClaim, numbers: Numbers, knots: Sequence[Any]) -> Any
 def _knots(claim: AffineClaim, numbers: Numbers) -> list[Any]:
     """The knots of both sides, from left to right, each once."""
     a, b = numbers[:2]
-    found = claim.new.knots() + [(knot - b) / a for knot in claim.old(numbers).knots()]
+    knots = claim.new.knots() + [(knot - b) / a for knot in claim.old(numbers).knots()]
     done: list[Any] = []
-    for knot in sorted(found):
+    for knot in sorted(knots):
         if not done or knot - done[-1] > mpmath.mpf(10) ** -DIGITS:
             done.append(knot)
     return done
@@ -226,7 +226,7 @@ def _knots(claim: AffineClaim, numbers: Numbers) -> list[Any]:
 def _points(knots: Sequence[Any]) -> list[Any]:
     """Where gradients are compared: everywhere, on both sides of each knot, and between any two.
 
-    Knots that should be one but are not leave a gap between them, however narrow, that is tested.
+    Two knots that should be equal and differ leave an interval between them, which is tested.
     """
     beside = [knot + by for knot in knots for by in (-0.3, -1e-3, -1e-9, 1e-9, 1e-3, 0.3)]
     between = [(low + high) / 2 for low, high in itertools.pairwise(knots)]
@@ -242,7 +242,7 @@ def _misplaced(claim: AffineClaim, numbers: Numbers) -> list[Any]:
 
 
 def _refined(claim: AffineClaim, start: Numbers) -> list[Any]:
-    """The free numbers by Newton's method on gradients and knots, with a trace of damping.
+    """The free numbers by Newton's method on gradients and knots, slightly damped.
 
     The damping keeps numbers that can replace one another where they are.
     """

@@ -42,6 +42,7 @@ _SECONDS = 300  # for a kernel; xielu takes 1
 _SECONDS_OF_TORCH = 3600  # of wall time, for a source with torch's headers: 13 of an idle processor
 _ABANDONED = 12 * _SECONDS  # the age from which a compile folder is abandoned
 _ASKED = 20  # for an answer
+_RUNNING: set[int] = set()  # process ids of compilers, each with a process group of its own
 _PROBE = """#include "pointwise.h"
 using namespace stamm;
 extern "C" float probe(float x) { return exp(log1p(full<Vector<float>>(x)))[omp_get_thread_num()]; }
@@ -78,18 +79,18 @@ def function(source: str, name: str, *, torch_headers: bool = False) -> Callable
     torch_headers   whether it includes torch's own
     Raises   RunError with the compiler's first lines when it does not compile.
     """
-    found = _loaded(source, torch_headers)[name]
-    found.restype = None
-    return found
+    symbol = _loaded(source, torch_headers)[name]
+    symbol.restype = None
+    return symbol
 
 
 def is_built(source: str, *, torch_headers: bool = False) -> bool:
     """Whether `function` of this source needs no compiler."""
-    place, compiler = folder(), _compiler()
-    if place is None or compiler is None:
+    cache_directory, compiler = folder(), _compiler()
+    if cache_directory is None or compiler is None:
         return False
     key = _key(source, compiler, torch_headers)
-    return _intact(place / f"{key}.so", place / f"{key}.sha256")
+    return _intact(cache_directory / f"{key}.so", cache_directory / f"{key}.sha256")
 
 
 def _key(source: str, compiler: str, torch_headers: bool) -> str:
@@ -100,21 +101,30 @@ def _key(source: str, compiler: str, torch_headers: bool) -> str:
 
 @lru_cache(maxsize=256)
 def _loaded(source: str, torch_headers: bool = False) -> ctypes.CDLL:
-    place, compiler = folder(), _compiler()
-    if place is None or compiler is None:
+    path = compiled(source, torch_headers=torch_headers)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise RunError(f"{path} cannot be loaded: {error}", fix="Delete it") from error
+
+
+def compiled(source: str, *, torch_headers: bool = False) -> Path:
+    """The shared object of `source`, compiled now unless it is in the cache; it is not loaded.
+
+    Raises   RunError with the compiler's first lines when it does not compile.
+    """
+    cache_directory, compiler = folder(), _compiler()
+    if cache_directory is None or compiler is None:
         raise RunError(f"CPU kernels cannot be built: {unavailable_reason()}")
     command = _command(compiler, torch_headers)
     key = _key(source, compiler, torch_headers)
-    path, receipt = place / f"{key}.so", place / f"{key}.sha256"
+    path, receipt = cache_directory / f"{key}.so", cache_directory / f"{key}.sha256"
     if not _intact(path, receipt):
         with file_lock(path.with_suffix(".lock")):  # only one of the processes compiles
             if not _intact(path, receipt):
                 seconds = _SECONDS_OF_TORCH if torch_headers else _SECONDS
                 _compile(source, command, path, receipt, seconds)
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise RunError(f"{path} cannot be loaded: {error}", fix="Delete it") from error
+    return path
 
 
 def _intact(path: Path, receipt: Path) -> bool:
@@ -131,8 +141,8 @@ def _compile(
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _clear(path.parent)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".", suffix=_PART) as place:
-            text, made = Path(place) / "pass.cpp", Path(place) / "pass.so"
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".", suffix=_PART) as temporary:
+            text, made = Path(temporary) / "pass.cpp", Path(temporary) / "pass.so"
             text.write_text(source)
             arguments = [command[0], str(text), "-o", str(made), *command[1:]]
             code, stderr = _run(arguments, seconds)
@@ -145,8 +155,8 @@ def _compile(
                 )
             receipt_text = sha256_bytes(made.read_bytes())
             made.replace(path)
-            (Path(place) / "receipt").write_text(receipt_text)
-            (Path(place) / "receipt").replace(receipt)
+            (Path(temporary) / "receipt").write_text(receipt_text)
+            (Path(temporary) / "receipt").replace(receipt)
     except subprocess.TimeoutExpired as error:
         raise RunError(
             f"a CPU kernel cannot be built: {command[0]} did not end within {seconds} s"
@@ -159,26 +169,39 @@ def _compile(
 
 
 def _run(command: list[str], seconds: int) -> tuple[int, bytes]:
-    """Exit status and error output. Where it is interrupted, what the command started ends with it."""
+    """Exit status and error output; an interrupt also ends the processes of the command."""
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
+        _RUNNING.add(process.pid)
         try:
             stderr = process.communicate(timeout=seconds)[1]
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _end(process.pid)
             raise
+        finally:
+            _RUNNING.discard(process.pid)
     return process.returncode, stderr
 
 
-def _clear(place: Path) -> None:
+def end_compilers() -> None:
+    """End the compilers of this process that still run, in whichever thread: it exits."""
+    for process in tuple(_RUNNING):
+        _end(process)
+
+
+def _end(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
+
+
+def _clear(directory: Path) -> None:
     """Delete the folders of processes that were killed while they compiled."""
     # By age, not by process: machines that share a home folder cannot see each other's processes.
-    for left in place.glob(f".*{_PART}"):
+    for leftover in directory.glob(f".*{_PART}"):
         with contextlib.suppress(OSError):  # another process deletes it, too
-            if time.time() - left.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(left)
+            if time.time() - leftover.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(leftover)
 
 
 def folder() -> Path | None:
@@ -188,7 +211,7 @@ def folder() -> Path | None:
 
 @lru_cache(maxsize=1)
 def _compiler() -> str | None:
-    return next((found for name in _COMPILERS if (found := shutil.which(name))), None)
+    return next((path for name in _COMPILERS if (path := shutil.which(name))), None)
 
 
 @lru_cache(maxsize=4)

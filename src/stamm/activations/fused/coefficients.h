@@ -10,6 +10,7 @@ template <>
 struct Coefficients<float> {
   static constexpr float least = -104.0;
   static constexpr float most = 89.0;
+  static constexpr float nothing = -87.3365447505531;
   static constexpr float rounding = 12582912.0;
   static constexpr float per_log2 = 1.4426950408889634;
   static constexpr float log2_high = 0.693145751953125;
@@ -86,6 +87,7 @@ template <>
 struct Coefficients<double> {
   static constexpr double least = -746.0;
   static constexpr double most = 710.0;
+  static constexpr double nothing = -708.3964185322641;
   static constexpr double rounding = 6755399441055744.0;
   static constexpr double per_log2 = 1.4426950408889634;
   static constexpr double log2_high = 0.6931471805598903;
@@ -185,6 +187,33 @@ struct Coefficients<double> {
     -3.124263013165528e-07,
     7.639542000920275e-08,
     4.0617530652313065e-08,
+  };
+  // (exp(r) - 1 - r)/r**2 for |r| <= log(2)/32: lowest power first, within 1.2e-13 of itself
+  static constexpr double short_exponential[] = {
+    0.5,
+    0.1666666666530169,
+    0.04166666666496045,
+    0.008333449701253456,
+    0.0013889034348599464,
+  };
+  // 2**(1 + k/16)
+  alignas(64) static constexpr double twice_roots[] = {
+    2.0,
+    2.0885475648548275,
+    2.1810154653305154,
+    2.277577269513383,
+    2.378414230005442,
+    2.483715624146968,
+    2.5936791093020193,
+    2.7085110938737853,
+    2.8284271247461903,
+    2.9536522918789987,
+    3.0844216508158815,
+    3.2209806638985086,
+    3.363585661014858,
+    3.512504320746599,
+    3.668016172818685,
+    3.830413122794295,
   };
 };
 

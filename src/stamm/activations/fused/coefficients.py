@@ -2,7 +2,8 @@
 
 Each function is reduced to a short interval, where a polynomial approximates it:
 
-    exp    x = k log(2) + r, |r| <= log(2)/2, and exp(r) = 1 + r + r**2 p(r)
+    exp    x = k log(2) + r, |r| <= log(2)/2, and exp(r) = 1 + r + r**2 p(r); with a table of
+           2**(k/16) |r| <= log(2)/32
     log    x = 2**k (1 + f), s = f/(2 + f), and log((1 + s)/(1 - s)) = 2 s + s**3 p(s**2)
     sin    x = k pi/2 + r, |r| <= pi/4, sin(r) = r + r**3 p(r**2)
     cos    likewise, cos(r) = 1 - r**2/2 + r**4 p(r**2)
@@ -29,6 +30,7 @@ _COMMAND = "python -m stamm.activations.fused.coefficients"
 _HEADER = Path(__file__).parent / "coefficients.h"
 _DIGITS = 60
 _CENTRE = 3  # a of erfc: of whole numbers, the one that needs the fewest coefficients of both
+_ROOTS = 16  # powers of 2 in the table of exp
 _FARTHEST = 28  # erfc is 0 from here on in float64
 
 
@@ -102,6 +104,7 @@ def _struct(form: _Format) -> str:
         numbers = {
             "least": mpmath.floor((form.smallest - 1) * log2),  # exp is 0 below it
             "most": mpmath.ceil(form.largest * log2),  # and infinity from it on
+            "nothing": (2 - form.largest) * log2,  # exp is 0 here where no subnormal is computed
             "rounding": 1.5 * 2.0 ** (form.digits - 1),  # adding it leaves no fraction
             "per_log2": 1 / log2,
             "log2_high": high,
@@ -114,14 +117,16 @@ def _struct(form: _Format) -> str:
             "centre": _CENTRE,
             "farthest": form.farthest,
         }
-        left = 2 * quarter
+        remainder = 2 * quarter
         for part in range(form.parts):
-            numbers[f"half_pi_{part}"] = _rounded(left, form.digits)
-            left -= numbers[f"half_pi_{part}"]
+            numbers[f"half_pi_{part}"] = _rounded(remainder, form.digits)
+            remainder -= numbers[f"half_pi_{part}"]
         lines = [
             f"  static constexpr {form.name} {n} = {float(v)!r};\n" for n, v in numbers.items()
         ]
         lines += [_polynomial(piece, form) for piece in _pieces(form)]
+        if form.name == "double":
+            lines += [_polynomial(_short_exponential(), form), _roots()]
     return f"\ntemplate <>\nstruct Coefficients<{form.name}> {{\n{''.join(lines)}}};\n"
 
 
@@ -148,11 +153,28 @@ def _pieces(form: _Format) -> list[_Piece]:
 
 
 def _polynomial(piece: _Piece, form: _Format) -> str:
-    found = fit(piece.function, piece.low, piece.high, form.error / piece.share)
-    numbers = ",\n".join(f"    {number!r}" for number in found.coefficients)
+    fitted = fit(piece.function, piece.low, piece.high, form.error / piece.share)
+    numbers = ",\n".join(f"    {number!r}" for number in fitted.coefficients)
     return (
-        f"  // {piece.formula}: lowest power first, within {found.relative_error:.1e} of itself\n"
+        f"  // {piece.formula}: lowest power first, within {fitted.relative_error:.1e} of itself\n"
         f"  static constexpr {form.name} {piece.name}[] = {{\n{numbers},\n  }};\n"
+    )
+
+
+def _short_exponential() -> _Piece:
+    most = mpmath.log(2) / (2 * _ROOTS)
+    return _Piece(
+        name="short_exponential", formula=f"(exp(r) - 1 - r)/r**2 for |r| <= log(2)/{2 * _ROOTS}",
+        function=_exponential, low=-most, high=most, share=0.0005,
+    )  # fmt: skip
+
+
+def _roots() -> str:
+    values = [float(2 ** (1 + mpmath.mpf(k) / _ROOTS)) for k in range(_ROOTS)]
+    numbers = ",\n".join(f"    {value!r}" for value in values)
+    return (
+        f"  // 2**(1 + k/{_ROOTS})\n"
+        f"  alignas(64) static constexpr double twice_roots[] = {{\n{numbers},\n  }};\n"
     )
 
 
@@ -169,13 +191,13 @@ def _rounded(value: Any, digits: int) -> Any:
 def _at_zero(limit: Callable[[], Any], function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`function` at twice the precision, because it cancels, and its limit at 0."""
 
-    def found(u: Any) -> Any:
+    def with_limit(u: Any) -> Any:
         if u == 0:
             return limit()
         with mpmath.workdps(3 * _DIGITS):
             return function(u)
 
-    return found
+    return with_limit
 
 
 def _cosine_over(z: Any) -> Any:

@@ -14,8 +14,16 @@ from stamm.activations.codegen.kernel_lookup import Kernel
 from stamm.activations.fused import build
 from stamm.activations.fused.cpp import source
 from stamm.activations.fused.graph import Graph
-from stamm.activations.fused.layouts import STORED, arranged, shaped
-from stamm.activations.fused.passes import GATED, PLAIN, Fixed, PassName, graph_of
+from stamm.activations.fused.passes import (
+    GATED,
+    PLAIN,
+    STORED,
+    Fixed,
+    PassName,
+    arranged,
+    graph_of,
+    shaped,
+)
 
 
 class _Strided(ctypes.Structure):
@@ -101,7 +109,10 @@ def source_of(
     Both are in one object: the compiler's start takes longer than the second pass.
     """
     names = PLAIN if name in PLAIN else GATED
-    graphs: dict[str, Graph] = {each: graph_of(each, kernel, fixed, computing) for each in names}
+    whole = computing == torch.float64  # `elementary.h` has such functions in double
+    graphs: dict[str, Graph] = {
+        pass_name: graph_of(pass_name, kernel, fixed, computing, whole=whole) for pass_name in names
+    }
     return source(graphs, stored, by_column=by_column)
 
 

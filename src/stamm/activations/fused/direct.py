@@ -8,20 +8,22 @@ the maps of the shape parameters from the numbers they hold at each call.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import itertools
+import os
 import struct
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from stamm.activations.effective import effective_tensors
 from stamm.activations.fused import build, cpu, memory
-from stamm.activations.fused.layouts import STORED
 from stamm.activations.fused.operation import (
     Layout,
     Operation,
@@ -33,8 +35,16 @@ from stamm.activations.fused.operation import (
     report_once,
     report_unbuilt,
 )
-from stamm.activations.fused.passes import PassName
-from stamm.activations.spec.parameters import Parameter, ParameterMaps
+from stamm.activations.fused.passes import STORED, PassName
+from stamm.activations.spec.parameters import (
+    Absolute,
+    Between,
+    Exp,
+    Identity,
+    Parameter,
+    ParameterMaps,
+    Softplus,
+)
 from stamm.base.errors import RunError
 
 _SOURCE = Path(__file__).with_name("direct.cpp")
@@ -61,7 +71,8 @@ class DirectCalls:
 
         stored   one tensor for each trainable parameter
         """
-        kernel = self._kernel_for(inputs)
+        trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in stored)
+        kernel = self._kernel_for(inputs, trains)
         if kernel is None:
             return None
         for tensor in stored:
@@ -79,13 +90,13 @@ class DirectCalls:
         """f with constant effective values, without gradients; None where it is not supported."""
         if torch.compiler.is_compiling() or not all(t.is_contiguous() for t in inputs):
             return None
-        kernel = self._kernel_for(inputs)
+        kernel = self._kernel_for(inputs, False)
         if kernel is None:
             return None
         result: Tensor = _operation()(inputs, (), values, (), kernel)  # type: ignore[misc]
         return result
 
-    def _kernel_for(self, inputs: Sequence[Tensor]) -> int | None:
+    def _kernel_for(self, inputs: Sequence[Tensor], trains: bool) -> int | None:
         """The number of the kernel of a call that no transform, trace or mode observes, or None."""
         if torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
             return None
@@ -100,16 +111,19 @@ class DirectCalls:
         # make_fx(pre_dispatch=True) traces before autograd.
         if torch._C._dispatch_tls_is_dispatch_key_included("PreDispatch"):
             return None
-        return self.kernel(first)
+        return self.kernel(first, trains)
 
-    def kernel(self, x: Tensor) -> int | None:
-        """The number of the compiled kernel for tensors like x; None where there is none."""
+    def kernel(self, x: Tensor, trains: bool) -> int | None:
+        """The number of the compiled kernel for tensors like x; None where there is none, yet.
+
+        trains   gradients in stored numbers are wanted
+        """
         if is_eager(self.form):
             return None
         if _is_saved_by_hooks():
             return None
         if x.dtype not in self._kernels:
-            if not _is_worth_it():
+            if not _is_worth_it(trains):
                 return None
             self._kernels[x.dtype] = self._compiled(x)
         if x.numel() >= _LARGE:
@@ -199,9 +213,54 @@ def prepare() -> None:
         _is_built.cache_clear()
 
 
-def _is_worth_it() -> bool:
-    """Whether `direct.cpp` is compiled already, or this process has called often enough."""
-    return next(_CALLED) > WORTH_COMPILING or _is_built()
+def _is_worth_it(trains: bool) -> bool:
+    """Whether `direct.cpp` is compiled already, or this call waits for the compiler.
+
+    A process that has called often compiles it in a thread, and computes as before until it is there:
+    results, and gradients in inputs, have the same bits in both ways. Those in stored numbers may differ
+    by a rounding, so calls that want them change at a fixed call, and wait for the compiler there.
+    """
+    often = next(_CALLED) > WORTH_COMPILING
+    if _is_built():
+        return True
+    if not often or trains:
+        return often
+    if _background().is_alive():
+        return False
+    _is_built.cache_clear()
+    return True
+
+
+class _Compilation(threading.Thread):
+    """Compiles `direct.cpp`, without loading it, beside the work of the process.
+
+    Edge     the process ends it with itself; a fork waits for it, as the child would inherit its lock
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="stamm compiles direct.cpp", daemon=True)
+        self.error: RunError | None = None
+
+    def run(self) -> None:
+        """Compile; keep the error."""
+        try:
+            build.compiled(_SOURCE.read_text(), torch_headers=True)
+        except RunError as error:
+            self.error = error
+
+    def abandon(self) -> None:
+        """End the compiler, which leaves no file."""
+        build.end_compilers()
+        self.join()
+
+
+@cache
+def _background() -> _Compilation:
+    compilation = _Compilation()
+    compilation.start()
+    atexit.register(compilation.abandon)
+    os.register_at_fork(before=compilation.join)
+    return compilation
 
 
 def _is_saved_by_hooks() -> bool:
@@ -219,7 +278,7 @@ def _is_saved_by_hooks() -> bool:
 def _is_built() -> bool:
     try:
         return build.is_built(_SOURCE.read_text(), torch_headers=True)
-    except RunError:  # of the compiler, which the kernels report
+    except RunError:  # a missing compiler: the kernels report it
         return False
 
 
@@ -227,6 +286,13 @@ def _is_built() -> bool:
 def _operation() -> Callable[..., Tensor] | None:
     """The operation of `direct.cpp`, or None where that does not compile: reported once."""
     try:
+        if _background.cache_info().currsize and (failed := _background().error) is not None:
+            raise failed
+        if not build.is_built(_SOURCE.read_text(), torch_headers=True):
+            report_once(
+                "Compiling the calls of activations, once for this machine and version of torch: "
+                "about 15 s of an idle processor."
+            )
         build.function(_SOURCE.read_text(), "add_kernel", torch_headers=True)
     except RunError as error:
         report_once(f"activations of small tensors are slower than they could be: {error.line()}")
@@ -278,8 +344,11 @@ def _gradients(
             return form.eager(*tensors[:count], *calls.effective(tensors[count:]))
 
         tensors = [*inputs, *stored]
-        found = differentiable(eager, weight, tensors)
-        return [t.new_empty(0) if g is None else g for t, g in zip(tensors, found, strict=True)]
+        eager_gradients = differentiable(eager, weight, tensors)
+        return [
+            t.new_empty(0) if g is None else g
+            for t, g in zip(tensors, eager_gradients, strict=True)
+        ]
     values = calls.effective(stored)
     _, slopes = calls.maps([tensor.item() for tensor in stored])
     gradients = form.gradients(weight, inputs, values)
@@ -298,3 +367,68 @@ def _gradients(
 
 for _key in ("CompositeImplicitAutograd", "Batched", "FuncTorchDynamicLayerFrontMode"):
     torch.library.impl(_GRADIENTS, _key)(_gradients)
+
+
+_TORCH_LINEAR, _LINEAR = 20.0, 40.0  # log(1 + exp(40)) is 40 in float64; at 20 it is 2e-9 more
+
+
+def effective_tensor(
+    parameter: Parameter, stored: Tensor, bound: Tensor | float, *, exact: bool = False
+) -> Tensor:
+    """The effective values of a trainable parameter, differentiable, shaped and typed as `stored`.
+
+    bound   the effective value of the lower bound; ignored for a parameter without one
+    exact   all digits that float64 has; otherwise softplus is the identity from 20 on, as in torch
+    """
+    match parameter.bijection:
+        case Softplus():
+            linear = _LINEAR if exact else _TORCH_LINEAR
+            return _above(F.softplus(stored, threshold=linear), bound)
+        case Exp():
+            return _above(torch.exp(stored), bound)
+        case Absolute():
+            lower = torch.abs(bound) if isinstance(bound, Tensor) else abs(bound)
+            return _above(torch.abs(stored), lower)
+        case Between(low=low, high=high):
+            return low + (high - low) * torch.sigmoid(stored)
+        case Identity():
+            return stored
+    raise TypeError(f"{parameter.name} is fixed: it has no stored value")
+
+
+def effective_tensors(
+    parameters: Sequence[Parameter],
+    stored: Mapping[str, Tensor],
+    *,
+    constants: Mapping[str, Tensor] | None = None,
+) -> list[Tensor]:
+    """The effective values of the trainable ones of a spec's parameters, differentiable.
+
+    stored     the stored numbers of each trainable parameter, by its name
+    constants  the fixed parameters, for another library's order of evaluation
+    Dtypes     float64, from the stored numbers without a rounding in between (float32 on a device
+               without float64): float32 would lose the difference of alpha_n and beta. With
+               `constants` the stored dtype
+    """
+    held = {p.name: p for p in parameters}
+
+    def effective(parameter: Parameter) -> Tensor:
+        bound: Tensor | float = 0.0
+        name = parameter.above_name
+        if name is not None:
+            fixed = {name: held[name].initial} if constants is None else constants
+            bound = effective(held[name]) if held[name].trainable else fixed[name]
+        elif parameter.above is not None:
+            bound = float(parameter.above)
+        numbers = stored[parameter.name]
+        if constants is not None:
+            return effective_tensor(parameter, numbers, bound)
+        wide = numbers if numbers.device.type == "mps" else numbers.double()
+        return effective_tensor(parameter, wide, bound, exact=True)
+
+    return [effective(p) for p in parameters if p.trainable]
+
+
+def _above(positive: Tensor, bound: Tensor | float) -> Tensor:
+    """bound + positive; a bound of 0 costs no operation."""
+    return positive if isinstance(bound, float) and bound == 0.0 else bound + positive

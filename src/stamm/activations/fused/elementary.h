@@ -66,6 +66,23 @@ inline V polynomial(const number_of<V> (&coefficients)[count], V x) {
   return sum;
 }
 
+// The same by pairs of terms: the same number of steps, of which fewer wait for each other.
+template <class V, int count>
+__attribute__((always_inline)) inline V polynomial_in_pairs(
+    const number_of<V> (&coefficients)[count], V x) {
+  V terms[count];
+#pragma GCC unroll 32
+  for (int k = 0; k < count; ++k) terms[k] = full<V>(coefficients[k]);
+#pragma GCC unroll 32
+  for (int left = count; left > 1; left = (left + 1) / 2) {
+#pragma GCC unroll 32
+    for (int k = 0; k < left / 2; ++k) terms[k] = terms[2 * k + 1] * x + terms[2 * k];
+    if (left % 2 == 1) terms[left / 2] = terms[left - 1];
+    x = x * x;
+  }
+  return terms[0];
+}
+
 // exp(x + low) = 2**k (1 + rest): x = k log(2) + r, |r| <= log(2)/2. For large |x|, k is clamped.
 template <class V>
 struct Exponent {
@@ -80,19 +97,87 @@ inline Exponent<V> exponent(V x, V low = full<V>(-0.0)) {  // adding -0 changes 
   r = r - k * K::log2_low + low;
   return {k, r * r * polynomial(K::exponential, r) + r};
 }
-template <class V>
-inline V exp(V x) {
-#if !defined(__AVX512F__)
-  if constexpr (sizeof(number_of<V>) == 8) {
-    // Far below the range of float32 it is 0: then one factor is enough, 2**(k - 1) of up to 2**1023.
-    const auto [k, rest] = exponent(x);
-    return x < full<V>(-707.0) ? V{} : (rest * 2 + 2) * power_of_two(k - 1);
-  }
-#endif
+inline Vector<float> exp(Vector<float> x) {
   // A subnormal result takes the processor a hundred cycles.
-  const auto gone = x < full<V>(Known<V>::least);
-  const auto [k, rest] = exponent(gone ? V{} : x);
-  return gone ? V{} : scaled(rest + 1, k);
+  const auto gone = x < full<Vector<float>>(Known<Vector<float>>::least);
+  const auto [k, rest] = exponent(gone ? Vector<float>{} : x);
+  return gone ? Vector<float>{} : scaled(rest + 1, k);
+}
+// In double, exp(x) = 2 (1 + rest) half with half = 2**(k - 1), which is 0 far below the range of
+// float32. With AVX-512, k is a multiple of 1/16, and two registers hold a table of 2 2**(k - floor(k)).
+inline Vector<double> exp(Vector<double> x) {
+  using V = Vector<double>;
+  using K = Known<V>;
+  const V held = at_most(at_least(x, full<V>(K::nothing)), full<V>(K::most));
+#if defined(__AVX512F__)
+  constexpr double moving = K::rounding / 16 + 1022;
+  const V moved = held * K::per_log2 + moving, k = moved - moving;
+  const V r = (held - k * K::log2_high) - k * K::log2_low;
+  const V rest = r * r * polynomial(K::short_exponential, r) + r;
+  const __m512d low = _mm512_load_pd(K::twice_roots), high = _mm512_load_pd(K::twice_roots + 8);
+  const V twice = (V)_mm512_permutex2var_pd(low, (__m512i)moved, high);
+  const V half = (V)(((bits_of<V>)moved << 48) & 0xfff0000000000000u);
+  return (twice * rest + twice) * half;
+#else
+  constexpr double moving = K::rounding + 1022;
+  const V moved = held * K::per_log2 + moving, k = moved - moving;
+  const V r = (held - k * K::log2_high) - k * K::log2_low;
+  const V rest = r * r * polynomial(K::exponential, r) + r;
+  return (rest * 2 + 2) * (V)((bits_of<V>)moved << 52);
+#endif
+}
+
+// The same in parts, for functions that lose digits where exp(x) is near 1: exp(x) is
+// (2 + twice + rest) half with twice = 2 r and rest = 2 (exp(r) - 1 - r), which is 2 r over_r.
+struct Exponential {
+  Vector<double> twice, over_r, rest, half;
+};
+inline Exponential exponential(Vector<double> x) {
+  using V = Vector<double>;
+  using K = Known<V>;
+  constexpr double moving = K::rounding + 1022;
+  const V held = at_most(at_least(x, full<V>(K::nothing)), full<V>(K::most));
+  const V moved = held * K::per_log2 + moving, k = moved - moving;
+  const V r = (held - k * K::log2_high) - k * K::log2_low;
+  const V twice = r + r, over_r = r * polynomial_in_pairs(K::exponential, r);
+  return {twice, over_r, twice * over_r, (V)((bits_of<V>)moved << 52)};
+}
+// exp(x) beside another function of the same x below: the compiler computes the parts once.
+inline Vector<double> exp_in_parts(Vector<double> x) {
+  const auto [twice, over_r, rest, half] = exponential(x);
+  return (2 + (twice + rest)) * half;
+}
+// exp(x) - 1, -0 at -0.
+inline Vector<double> expm1(Vector<double> x) {
+  using V = Vector<double>;
+  const auto [twice, over_r, rest, half] = exponential(x);
+  const V found = (twice + rest) * half + ((half + half) - 1);
+  return (V)((bits_of<V>)found | ((bits_of<V>)x & (bits_of<V>)full<V>(-0.0)));
+}
+// exp(x) - 1 - x: near 0, where half is 1/2, the second term is 0 exactly.
+inline Vector<double> phi2(Vector<double> x) {
+  const auto [twice, over_r, rest, half] = exponential(x);
+  return rest * half - ((1 + x) - (twice * half + (half + half)));
+}
+// (exp(x) - 1 - x)/x, 0 at 0.
+inline Vector<double> phi2_over(Vector<double> x) {
+  using V = Vector<double>;
+  return abs(x) < full<V>(0.34) ? exponential(x).over_r : phi2(x) / x;
+}
+// x (b + a phi2(x)/x) without the division; zeros keep their signs.
+inline Vector<double> phi2_sum(Vector<double> x, Vector<double> b, Vector<double> a) {
+  using V = Vector<double>;
+  const V product = b * x, sum = a * phi2(x) + product;
+  return (V)((bits_of<V>)sum | ((bits_of<V>)product & (bits_of<V>)(x == V{})));
+}
+// 1/x for 1 <= x <= 2, within 1e-12 of it.
+inline Vector<double> inverse(Vector<double> x) {
+#if defined(__AVX512F__)
+  const auto near = (Vector<double>)_mm512_rcp14_pd((__m512d)x), error = 1 - x * near;
+  return near * (error * error + error) + near;
+#else
+  return 1 / x;
+#endif
 }
 
 // 2 x = -2 |x|: tanh(|x|) = -e/(e + 2) with e = exp(-2 |x|) - 1, which keeps its digits.

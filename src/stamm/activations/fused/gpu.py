@@ -19,8 +19,7 @@ from torch import Tensor
 
 from stamm.activations.codegen.kernel_lookup import Kernel
 from stamm.activations.fused import build
-from stamm.activations.fused.layouts import STORED, arranged, shaped
-from stamm.activations.fused.passes import Fixed, PassName, graph_of
+from stamm.activations.fused.passes import STORED, Fixed, PassName, arranged, graph_of, shaped
 from stamm.activations.fused.triton_source import Layout, source, tables
 from stamm.base.cache_folder import is_private
 from stamm.base.errors import RunError
@@ -50,17 +49,15 @@ def _unavailable_reason() -> str | None:
     if not torch.cuda.is_available():
         return "torch finds no GPU"
     if torch.version.hip is not None:
-        found = torch.cuda.get_device_properties(0).gcnArchName.partition(":")[0]
-        if found not in _ARCHITECTURES:
+        architecture = torch.cuda.get_device_properties(0).gcnArchName.partition(":")[0]
+        if architecture not in _ARCHITECTURES:
             known = ", ".join(_ARCHITECTURES)
-            return (
-                f"the GPU is AMD's {found}, and kernels were tried with a compiler for {known} only"
-            )
+            return f"the GPU is AMD's {architecture}, and kernels were tried with a compiler for {known} only"
     elif torch.cuda.get_device_capability() < CAPABILITY:
-        found, needed = (
+        capability, needed = (
             ".".join(map(str, c)) for c in (torch.cuda.get_device_capability(), CAPABILITY)
         )
-        return f"the GPU has compute capability {found}, and {needed} is needed"
+        return f"the GPU has compute capability {capability}, and {needed} is needed"
     if build.folder() is None:
         return "there is no home folder to keep the kernels' source"
     return None
@@ -70,7 +67,7 @@ def caveat() -> str | None:
     """Caveat about kernels that can run here, or None."""
     if torch.version.hip is None:
         return None
-    return "on AMD's GPUs: compiled, never run by those who wrote them"
+    return "on AMD's GPUs: compiled, never run by the authors"
 
 
 def is_supported(x: Tensor) -> bool:

@@ -22,6 +22,15 @@ _ELEMENTARY = frozenset({
     "exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "asin", "tanh", "atan", "erf", "erfc",
     "abs", "sinh", "cosh", "asinh", "acosh",
 })  # fmt: skip
+# Operations of graphs with `primitives`, as stamm.activations.primitives has them.
+#   phi2        exp(u) - 1 - u
+#   phi2_over   phi2(u)/u
+#   expm1       exp(u) - 1, -0 at -0
+#   inverse     1/u for 1 <= u <= 2
+# and those that `subexpressions.py` makes of them:
+#   phi2_sum      u, b, a -> u (b + a phi2_over(u))
+#   exp_in_parts  exp(u) beside another of them
+PRIMITIVES = frozenset({"phi2", "phi2_over", "expm1", "inverse", "phi2_sum", "exp_in_parts"})
 UNARY = _ELEMENTARY | {"floor", "neg", "sign", "isnan"}
 BINARY = frozenset({
     "add", "sub", "mul", "div", "pow", "atan2", "minimum", "maximum", "lt", "le", "gt", "ge", "eq",
@@ -53,10 +62,12 @@ class Graph:
     outputs    the places of the values written for each element
     sums       the places of the values summed over elements
     inputs     number of tensors that are read
+    primitives whether operations of PRIMITIVES are recorded instead of the torch functions they are made of
     """
 
     dtype: torch.dtype
     inputs: int
+    primitives: bool = False
     nodes: list[Node] = field(default_factory=list)
     outputs: tuple[int, ...] = ()
     sums: tuple[int, ...] = ()
@@ -81,13 +92,13 @@ class Graph:
 
     def uniform(self) -> set[int]:
         """The places of values that depend on parameters and constants only."""
-        found: set[int] = set()
-        for place, node in enumerate(self.nodes):
+        indices: set[int] = set()
+        for index, node in enumerate(self.nodes):
             if node.name in ("constant", "parameter") or (
-                node.takes and all(taken in found for taken in node.takes)
+                node.takes and all(taken in indices for taken in node.takes)
             ):
-                found.add(place)
-        return found
+                indices.add(index)
+        return indices
 
     def carried(self) -> list[int]:
         """Places of the values computed once, and used for each element or written: constants stay in place."""
@@ -98,11 +109,11 @@ class Graph:
 
     def needed(self) -> list[int]:
         """The places that outputs and sums depend on, in order."""
-        found = set(self.outputs) | set(self.sums)
-        for place in range(len(self.nodes) - 1, -1, -1):
-            if place in found:
-                found.update(self.nodes[place].takes)
-        return sorted(found)
+        indices = set(self.outputs) | set(self.sums)
+        for index in range(len(self.nodes) - 1, -1, -1):
+            if index in indices:
+                indices.update(self.nodes[index].takes)
+        return sorted(indices)
 
 
 class Traced:

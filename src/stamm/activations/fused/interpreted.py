@@ -40,7 +40,7 @@ def _converted(x: Any, dtype: Any) -> Any:
     return _block(_tensor(x).to(_DTYPES[dtype.name]), x.type, dtype)
 
 
-def _of(function: Callable[..., Tensor]) -> Callable[..., Any]:
+def _on_arrays(function: Callable[..., Tensor]) -> Callable[..., Any]:
     def applied(*operands: Any) -> Any:
         widest = max(operands, key=lambda operand: operand.numel.value)
         return _block(function(*map(_tensor, operands)), widest.type, widest.dtype)
@@ -52,15 +52,15 @@ def _fast_exp(x: Tensor) -> Tensor:
     """exp as on the device, with the largest error allowed: alternately above and below the value."""
     exact = torch.exp2((x * _LOG2_E).double())
     side = 1.0 - 2.0 * (x.view(torch.int32) & 1)
-    found = torch.where(x == 0, exact, exact * (1.0 + side * _FAST)).float()
-    return torch.where(found < torch.finfo(torch.float32).tiny, 0.0, found)
+    approximation = torch.where(x == 0, exact, exact * (1.0 + side * _FAST)).float()
+    return torch.where(approximation < torch.finfo(torch.float32).tiny, 0.0, approximation)
 
 
 widened = narrowed = _converted
-fast_expf = _of(_fast_exp)
-exp, log, log1p = _of(torch.exp), _of(torch.log), _of(torch.log1p)
-erf, erfc, pow = _of(torch.erf), _of(torch.erfc), _of(torch.pow)
-sin, cos, tan = _of(torch.sin), _of(torch.cos), _of(torch.tan)
-asin, atan, atan2 = _of(torch.asin), _of(torch.atan), _of(torch.atan2)
-sinh, cosh, tanh = _of(torch.sinh), _of(torch.cosh), _of(torch.tanh)
-asinh, acosh, sqrt = _of(torch.asinh), _of(torch.acosh), _of(torch.sqrt)
+fast_expf = _on_arrays(_fast_exp)
+exp, log, log1p = _on_arrays(torch.exp), _on_arrays(torch.log), _on_arrays(torch.log1p)
+erf, erfc, pow = _on_arrays(torch.erf), _on_arrays(torch.erfc), _on_arrays(torch.pow)
+sin, cos, tan = _on_arrays(torch.sin), _on_arrays(torch.cos), _on_arrays(torch.tan)
+asin, atan, atan2 = _on_arrays(torch.asin), _on_arrays(torch.atan), _on_arrays(torch.atan2)
+sinh, cosh, tanh = _on_arrays(torch.sinh), _on_arrays(torch.cosh), _on_arrays(torch.tanh)
+asinh, acosh, sqrt = _on_arrays(torch.asinh), _on_arrays(torch.acosh), _on_arrays(torch.sqrt)

@@ -63,7 +63,7 @@ def source(
 
 def tables(graph: Graph) -> tuple[float, ...]:
     """The numbers that the kernel looks up, one table after another."""
-    return tuple(number for place in graph.needed() for number in graph.nodes[place].row)
+    return tuple(number for index in graph.needed() for number in graph.nodes[index].row)
 
 
 class Writer:
@@ -145,13 +145,13 @@ class Writer:
         steps = [f"{t}_{axis}" for t in tensors for axis in ("row", "column")]
         steps += [f"{p}_column" for p in self.given if by_column]
         takes = [*self._pointers(), "rows", "columns", *steps]
-        place = "{0}_ptr + row * {0}_row + column * {0}_column"
+        pointer = "{0}_ptr + row * {0}_row + column * {0}_column"
         loop = [
             "row = first + down + tl.arange(0, TALL)[:, None]",
             "inside = ((row < rows) & within) | WHOLE",
-            *(self._load(x, place.format(x)) for x in self.read),
+            *(self._load(x, pointer.format(x)) for x in self.read),
             self._applied(),
-            *(self._store(y, place.format(y)) for y in self.written),
+            *(self._store(y, pointer.format(y)) for y in self.written),
             *(f"added{k} += tl.where(inside, {s}, 0.0)" for k, s in enumerate(self.summed)),
         ]
         lines = [
@@ -182,11 +182,11 @@ class Writer:
         return [*(f"{tensor}_ptr" for tensor in tensors), "tables", "partial"]
 
     def _prepared(self) -> list[str]:
-        place, mask = "{0}_ptr", ""
+        pointer, mask = "{0}_ptr", ""
         if self.layout == "columns":
-            place, mask = "{0}_ptr + column * {0}_column", ", mask=within, other=0.0"
+            pointer, mask = "{0}_ptr + column * {0}_column", ", mask=within, other=0.0"
         lines = [  # in float64 until combined with an element: terms of parameters may cancel
-            f"{p} = {self._wide(f'tl.load({place.format(p)}{mask})', NUMBERS[torch.float64])}"
+            f"{p} = {self._wide(f'tl.load({pointer.format(p)}{mask})', NUMBERS[torch.float64])}"
             for p in self.parameters
         ]
         if self.carried:
@@ -205,38 +205,38 @@ class Writer:
             return f"functions.narrowed({name}, {number})"
         return f"{name}.to({number})"
 
-    def _load(self, name: str, place: str) -> str:
-        return f"{name} = {self._wide(f'tl.load({place}, mask=inside, other=0.0)')}"
+    def _load(self, name: str, pointer: str) -> str:
+        return f"{name} = {self._wide(f'tl.load({pointer}, mask=inside, other=0.0)')}"
 
-    def _store(self, name: str, place: str) -> str:
+    def _store(self, name: str, pointer: str) -> str:
         stored = self._narrow(name, f"{name}_ptr.dtype.element_ty")
-        return f"tl.store({place}, {stored}, mask=inside)"
+        return f"tl.store({pointer}, {stored}, mask=inside)"
 
     def _applied(self) -> str:
         made, taken = [*self.written, *self.summed], [*self.read, *self.carried, "tables"]
         return f"{', '.join(made)} = apply({', '.join(taken)})"
 
-    def _is(self, place: int, *names: str) -> bool:
-        return self.graph.nodes[place].name in names
+    def _is(self, index: int, *names: str) -> bool:
+        return self.graph.nodes[index].name in names
 
-    def _name(self, place: int) -> str:
-        node = self.graph.nodes[place]
+    def _name(self, index: int) -> str:
+        node = self.graph.nodes[index]
         letter = {"input": "x", "parameter": "p"}.get(node.name)
-        return f"{letter}{int(node.number)}" if letter else f"v{place}"
+        return f"{letter}{int(node.number)}" if letter else f"v{index}"
 
-    def _block(self, place: int, dtype: torch.dtype) -> str:
+    def _block(self, index: int, dtype: torch.dtype) -> str:
         """The operand as a value of `dtype`, whatever the other operands are."""
-        node = self.graph.nodes[place]
+        node = self.graph.nodes[index]
         if node.name != "constant":
-            return self._name(place)
+            return self._name(index)
         return f"tl.full((), {_literal(node.number)}, {NUMBERS[dtype]})"
 
-    def _statement(self, place: int, dtype: torch.dtype) -> str:
-        return f"{self._name(place)} = {self._expression(place, dtype)}"
+    def _statement(self, index: int, dtype: torch.dtype) -> str:
+        return f"{self._name(index)} = {self._expression(index, dtype)}"
 
-    def _expression(self, place: int, dtype: torch.dtype) -> str:
-        node = self.graph.nodes[place]
-        taken = [self._block(place, dtype) for place in node.takes]
+    def _expression(self, index: int, dtype: torch.dtype) -> str:
+        node = self.graph.nodes[index]
+        taken = [self._block(operand, dtype) for operand in node.takes]
         single = dtype == torch.float32
         match node.name:
             case "where" | "floor" | "abs":
@@ -258,7 +258,7 @@ class Writer:
             case "sqrt" if single:
                 return f"tl.sqrt_rn({taken[0]})"
             case "gather":
-                before = sum(len(self.graph.nodes[p].row) for p in self.graph.needed() if p < place)
+                before = sum(len(self.graph.nodes[p].row) for p in self.graph.needed() if p < index)
                 return f"tl.load(tables + {before} + {taken[0]}.to(tl.int32))"
             case name if name in _OPERATORS:
                 return f"{taken[0]} {_OPERATORS[name]} {taken[1]}"

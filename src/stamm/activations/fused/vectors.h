@@ -83,6 +83,10 @@ template <class V>
 inline V abs(V x) {
   return (V)((bits_of<V>)x & ~(bits_of<V>)full<V>(-0.0));
 }
+template <class V>
+inline V minus_abs(V x) {
+  return (V)((bits_of<V>)x | (bits_of<V>)full<V>(-0.0));
+}
 // The first number with the sign of the second.
 template <class V>
 inline V with_sign(V x, V y) {
@@ -199,11 +203,24 @@ inline X read(const void* from) {
 inline void load(const float* from, Vector<float>& x) { x = read<Vector<float>>(from); }
 inline void store(Vector<float> x, float* to) { std::memcpy(to, &x, sizeof(x)); }
 inline void load(const float* from, Vector<double>& x) {
+  // GCC 12 converts halves of a vector on their own, and joins them.
+#if defined(__AVX512F__)
+  x = (Vector<double>)_mm512_cvtps_pd(_mm256_loadu_ps(from));
+#elif defined(__AVX2__)
+  x = (Vector<double>)_mm256_cvtps_pd(_mm_loadu_ps(from));
+#else
   x = __builtin_convertvector(read<Single>(from), Vector<double>);
+#endif
 }
 inline void store(Vector<double> x, float* to) {
+#if defined(__AVX512F__)
+  _mm256_storeu_ps(to, _mm512_cvtpd_ps((__m512d)x));
+#elif defined(__AVX2__)
+  _mm_storeu_ps(to, _mm256_cvtpd_ps((__m256d)x));
+#else
   const Single held = __builtin_convertvector(x, Single);
   std::memcpy(to, &held, sizeof(held));
+#endif
 }
 inline void load(const BFloat16* from, Vector<float>& x) {
   const Short held = read<Short>(from);

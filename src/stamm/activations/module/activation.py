@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from stamm.activations import catalog
 from stamm.activations.cache import is_judged
 from stamm.activations.codegen.kernel_lookup import kernel_of
-from stamm.activations.effective import effective_tensors
-from stamm.activations.fused.direct import direct_calls, without_gradients
+from stamm.activations.fused.direct import direct_calls, effective_tensors, without_gradients
 from stamm.activations.fused.operation import Layout
-from stamm.activations.module.ops import gated_operation, plain_operation
+from stamm.activations.module.ops import operation_of
 from stamm.activations.spec import Gated, Spec
 from stamm.activations.spec.shipped import NAMES
 from stamm.base.console import Console
@@ -186,11 +185,11 @@ class ActivationModule(nn.Module):
         exact, arity = self.precision == "exact", self.spec.arity
         self._operations = (
             {
-                layout: gated_operation(self._kernel, fixed, exact=exact, layout=layout)
+                layout: operation_of(self._kernel, fixed, exact, layout)
                 for layout in ("apart", arity.layout)
             }
             if isinstance(arity, Gated)
-            else {"plain": plain_operation(self._kernel, fixed, exact=exact)}
+            else {"plain": operation_of(self._kernel, fixed, exact)}
         )
         self._direct = {
             layout: direct_calls(operation, self.spec.parameters)
@@ -285,19 +284,28 @@ class ActivationModule(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return self
 
+    def remove_constants(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Remove from a checkpoint the constants of the spec, which the module does not store.
+
+        Raises   ConfigError for one that is another number
+        """
+        if self.compat != EXACT:
+            return
+        for name, number in self._constants().items():
+            stored = state_dict.pop(prefix + name, None)
+            if stored is not None and not _same(stored, number):
+                raise ConfigError(
+                    f"{prefix}{name} = {float(stored)!r} in the checkpoint, but"
+                    f" {self.spec.name} fixes it at {number!r}",
+                    fix=f"Build the module from a spec whose {name} is the checkpoint's",
+                )
+
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         """Also accept a checkpoint that stores constants, if they are the spec's constants."""
+        self.remove_constants(state_dict, prefix)
         if self.compat == EXACT:
-            for name, number in self._constants().items():
-                found = state_dict.pop(prefix + name, None)
-                if found is not None and not _same(found, number):
-                    raise ConfigError(
-                        f"{prefix}{name} = {float(found)!r} in the checkpoint, but"
-                        f" {self.spec.name} fixes it at {number!r}",
-                        fix=f"Build the module from a spec whose {name} is the checkpoint's",
-                    )
             for parameter in self.spec.trainable:
                 stored = state_dict.get(prefix + parameter.name)
                 if stored is not None and stored.dtype in _SHORT:
@@ -451,6 +459,10 @@ def _numbers(values: Tensor) -> Value:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _same(found: Tensor, number: float) -> bool:
-    """Whether a stored constant is `number` as its own dtype rounds it."""
-    return bool((found.cpu() == torch.tensor(number, dtype=found.dtype)).all())
+def _same(constant: Tensor, number: float) -> bool:
+    """Whether a stored constant is `number`, rounded to its dtype or to a shorter one before."""
+    given = constant.detach().cpu()
+    rounded = (
+        torch.tensor(number, dtype=dtype).to(given.dtype) for dtype in (given.dtype, *_SHORT)
+    )
+    return any(bool((given == number).all()) for number in rounded)

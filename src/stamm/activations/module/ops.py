@@ -9,58 +9,54 @@ that does not depend on the thread count.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from stamm.activations.codegen.kernel_lookup import Kernel
-from stamm.activations.fused.layouts import check_neurons, size_text
-from stamm.activations.fused.operation import Form, Layout, Operation, apart, fused, joined
-from stamm.activations.fused.passes import Fixed
-from stamm.activations.module.portable import Portable
-from stamm.activations.primitives import Parameters
-from stamm.activations.reductions import by_blocks, out_of_range, rows, shaped, square, total
+from stamm.activations.fused.operation import (
+    Form,
+    Layout,
+    Operation,
+    apart,
+    by_blocks,
+    fused,
+    joined,
+    out_of_range,
+    rows,
+    shaped,
+    square,
+    total,
+)
+from stamm.activations.fused.passes import Fixed, check_neurons, size_text
+from stamm.activations.primitives import Parameters, coefficients
+from stamm.activations.primitives.polynomials import horner
 from stamm.base.errors import ConfigError
 
 GradientsOf = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, ...]]
 
 
-def plain_operation(kernel: Kernel, fixed: Fixed, *, exact: bool = True) -> Operation:
-    """The function (x, *trainable effective values) -> f(x), differentiable twice.
+@lru_cache(maxsize=256)
+def operation_of(
+    kernel: Kernel, fixed: Fixed, exact: bool = True, layout: Layout = "plain"
+) -> Operation:
+    """The function (*inputs, *trainable effective values) -> f(x) or f(gate) h(up), differentiable twice.
 
     fixed    per parameter of the spec its constant value, or None where a tensor is passed
     exact    False computes float32 inputs in float32: faster, and a few ulp off where terms cancel
-    Shapes   x (..., C); a parameter holds one number, or C: one for each neuron; the result has
-             the shape of x.
+    layout   "plain" takes x; "apart" gate and up; the others one tensor (..., 2 C) that holds both
+    Shapes   a parameter holds one number, or one for each neuron: the size of the last axis
     Dtypes   float16 and bfloat16 are computed in float32, float32 and float64 in float64 (in
-             float32 on a device without it). The result has the dtype of x, parameter gradients
-             that of the parameter.
-    Edge     a third derivative is an error that autograd raises, never a wrong number.
+             float32 on a device without it), with one rounding, to the dtype of the inputs.
+             Parameter gradients have the dtype of the parameter.
+    Edge     a third derivative raises an error in autograd, and is never wrong.
+    Raises   ConfigError when gate and up differ in shape or dtype.
     Checked  tests/unit/activations/test_gradients.py
     """
-    return _fused(kernel, fixed, exact, "plain")
-
-
-def gated_operation(
-    kernel: Kernel, fixed: Fixed, *, exact: bool = True, layout: Layout = "apart"
-) -> Operation:
-    """The function (gate, up, *trainable effective values) -> f(gate) * up, differentiable twice.
-
-    For a spec with a fixed function h of up, the result is f(gate) * h(up).
-
-    layout   "apart", or how one tensor holds both: it is then taken in the place of gate and up
-    Shapes   gate and up alike, or one (..., 2 C); parameters as in `plain_operation`.
-    Dtypes   as `plain_operation`; the product is formed before the one rounding.
-    Raises   ConfigError when gate and up differ in shape or dtype.
-    """
-    return _fused(kernel, fixed, exact, layout)
-
-
-@lru_cache(maxsize=256)
-def _fused(kernel: Kernel, fixed: Fixed, exact: bool, layout: Layout) -> Operation:
     eager = _operations(kernel, fixed, exact)
 
     def in_two(both: Tensor, *trainable: Tensor) -> Tensor:
@@ -440,3 +436,119 @@ def _spread(parameter: Tensor, x: Tensor) -> Tensor:
     """A parameter that broadcasts with x (..., C): one number, or one for each of the C neurons."""
     check_neurons(parameter, x)
     return parameter.reshape(()) if parameter.numel() == 1 else parameter
+
+
+_FARTHEST = 28.0  # exp(-x**2) is 0 in double precision from there on
+_SERIES = tuple(
+    2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(22)
+)
+
+
+class Portable(TorchFunctionMode):
+    """Replaces these functions of torch while a graph is traced for ONNX.
+
+    Checked   tests/unit/activations/test_portable.py
+    """
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        other = _FORMS.get(function)
+        return other(*args) if other is not None else function(*args, **(kwargs or {}))
+
+
+def erfc(x: Tensor) -> Tensor:
+    """1 - erf(x), with the digits of its tail."""
+    size = torch.clamp(torch.abs(x), max=_FARTHEST)
+    turned = (size - 3.0) / (size + 3.0)
+    y = horner(turned, coefficients.ERROR_COMPLEMENT[1]) / (1.0 + 2.0 * size)
+    y = y * torch.exp(-size * size)
+    return torch.where(x < 0.0, 2.0 - y, y) + (x - x)  # NaN for NaN
+
+
+def erf(x: Tensor) -> Tensor:
+    """erf(x), by its series up to 1."""
+    near = torch.clamp(x, min=-1.0, max=1.0)
+    return torch.where(torch.abs(x) < 1.0, near * horner(near * near, _SERIES), 1.0 - erfc(x))
+
+
+def atan(x: Tensor) -> Tensor:
+    """atan(x), from that of 1/x beyond 1."""
+    size = torch.abs(x)
+    t = torch.clamp(size, max=1.0) / torch.clamp(size, min=1.0)
+    near = t / (1.0 + t * t) + t * t * t * horner(t * t, coefficients.ARCTAN[1])
+    far = 1.5707963267948966 - near
+    return torch.sign(x) * torch.where(size > 1.0, far, near)
+
+
+def atan2(y: Tensor, x: Tensor) -> Tensor:
+    """The angle of (x, y) for y > 0."""
+    beside = atan(y / torch.clamp(torch.abs(x), min=1e-300))
+    return torch.where(x < 0.0, 3.141592653589793 - beside, beside)
+
+
+def expm1(x: Tensor) -> Tensor:
+    """exp(x) - 1, near 0 by tanh: ONNX has exp only."""
+    t = torch.tanh(torch.clamp(x, min=-1.0, max=1.0) / 2.0)
+    return torch.where(torch.abs(x) < 1.0, 2.0 * t / (1.0 - t), torch.exp(x) - 1.0)
+
+
+def log1p(x: Tensor) -> Tensor:
+    """log(1 + x), near 0 with what the sum 1 + x was rounded by."""
+    whole = 1.0 + x
+    added = whole - 1.0
+    scale = x / torch.where(added == 0.0, torch.ones_like(x), added)
+    near = torch.where(added == 0.0, x, torch.log(whole) * scale)
+    return torch.where(torch.abs(x) < 1.0, near, torch.log(whole))
+
+
+def asin(x: Tensor) -> Tensor:
+    """asin(x), as the angle of (sqrt(1 - x**2), x)."""
+    return atan(x / torch.sqrt((1.0 - x) * (1.0 + x)))
+
+
+def sinh(x: Tensor) -> Tensor:
+    """sinh(x), near 0 from exp(|x|) - 1."""
+    rise = expm1(torch.abs(x))
+    fall = torch.where(rise < 1e30, rise / (1.0 + rise), torch.ones_like(x))  # 1 - exp(-|x|)
+    return torch.sign(x) * (rise + fall) / 2.0
+
+
+def cosh(x: Tensor) -> Tensor:
+    """cosh(x), by its definition."""
+    return (torch.exp(x) + torch.exp(-x)) / 2.0
+
+
+def asinh(x: Tensor) -> Tensor:
+    """asinh(x), near 0 by log(1 + u)."""
+    size = torch.abs(x)
+    near = torch.clamp(size, max=1e9)
+    inside = log1p(near + near * near / (1.0 + torch.sqrt(1.0 + near * near)))
+    far = torch.log(size) + math.log(2.0)
+    return torch.sign(x) * torch.where(size > 1e9, far, inside)
+
+
+def acosh(x: Tensor) -> Tensor:
+    """acosh(x), near 1 by log(1 + u)."""
+    near = torch.clamp(x, max=1e9) - 1.0
+    inside = log1p(near + torch.sqrt(near * (near + 2.0)))
+    return torch.where(x > 1e9, torch.log(x) + math.log(2.0), inside)
+
+
+_FORMS: Mapping[Any, Callable[..., Tensor]] = {
+    torch.erf: erf,
+    torch.erfc: erfc,
+    torch.atan: atan,
+    torch.atan2: atan2,
+    torch.expm1: expm1,
+    torch.log1p: log1p,
+    torch.asin: asin,
+    torch.sinh: sinh,
+    torch.cosh: cosh,
+    torch.asinh: asinh,
+    torch.acosh: acosh,
+}

@@ -32,13 +32,13 @@ def shape_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
     Edge   one that two modules share is there once, under its first name.
     """
-    found: dict[str, nn.Parameter] = {}
-    for place, module in shape_modules(model).items():
+    parameters: dict[str, nn.Parameter] = {}
+    for module_name, module in shape_modules(model).items():
         for parameter in module.spec.trainable:
             stored = module.get_parameter(parameter.name)
-            if not any(stored is other for other in found.values()):
-                found[_join(place, parameter.name)] = stored
-    return found
+            if not any(stored is other for other in parameters.values()):
+                parameters[_join(module_name, parameter.name)] = stored
+    return parameters
 
 
 def check_not_shared(model: nn.Module, allow: Collection[str] = ()) -> None:
@@ -59,7 +59,7 @@ def check_not_shared(model: nn.Module, allow: Collection[str] = ()) -> None:
                 f"{' and '.join(places)} share one {what}, so they would learn one shape",
                 fix="Build one activation for each layer, or name one of them as meant to share",
             )
-    meant = {place for places, _ in shared for place in places}
+    meant = {module_name for places, _ in shared for module_name in places}
     for name in allow:
         if name not in meant:
             raise ConfigError(
@@ -76,8 +76,8 @@ def export_values(model: nn.Module, *, raw: bool) -> Values:
     Edge     numbers are exact: `import_values` with the same `raw` restores the same float32 bits.
              Parameters sharded over processes are gathered, so every process must call this.
     """
-    found: Values = {}
-    for place, module in shape_modules(model).items():
+    exported: Values = {}
+    for module_name, module in shape_modules(model).items():
         stored = {p.name: _whole(module.get_parameter(p.name)) for p in module.spec.trainable}
         length = max(len(numbers) for numbers in stored.values())
         columns: dict[str, list[float]] = {name: [] for name in stored}
@@ -87,11 +87,11 @@ def export_values(model: nn.Module, *, raw: bool) -> Values:
                 values = module.spec.effective_values(values)
             for name, column in columns.items():
                 column.append(values[name])
-        found[place] = {
+        exported[module_name] = {
             name: column[0] if len(stored[name]) == 1 else column
             for name, column in columns.items()
         }
-    return found
+    return exported
 
 
 def import_values(
@@ -111,25 +111,25 @@ def import_values(
     modules = shape_modules(model)
     _check_names(values, modules, "trainable activation", "")
     planned: list[tuple[nn.Parameter, Tensor]] = []
-    for place, module in modules.items():
+    for module_name, module in modules.items():
         spec = module.spec
         named = {p.name: module.get_parameter(p.name) for p in spec.trainable}
-        _check_names(values[place], named, "trainable parameter", f" of {place}")
+        _check_names(values[module_name], named, "trainable parameter", f" of {module_name}")
         columns = {
-            name: _numbers(values[place][name], parameter, _join(place, name))
+            name: _numbers(values[module_name][name], parameter, _join(module_name, name))
             for name, parameter in named.items()
         }
         stored = {name: [0.0] * len(column) for name, column in columns.items()}
         for index in range(max(len(column) for column in columns.values())):
             row = {name: _at(column, index) for name, column in columns.items()}
-            row = _stored(module, row, place, index, raw=raw)
+            row = _stored(module, row, module_name, index, raw=raw)
             for name, column in stored.items():
                 column[min(index, len(column) - 1)] = row[name]
         for name, parameter in named.items():
             numbers = torch.tensor(stored[name], dtype=torch.float64).to(parameter.dtype)
             if not bool(torch.isfinite(numbers).all()):
                 raise ConfigError(
-                    f"{_join(place, name)} = {stored[name]!r} overflows {numbers.dtype}"
+                    f"{_join(module_name, name)} = {stored[name]!r} overflows {numbers.dtype}"
                 )
             planned.append((parameter, numbers))
     with torch.no_grad():
@@ -138,7 +138,7 @@ def import_values(
 
 
 def _stored(
-    module: ActivationModule, row: dict[str, float], place: str, index: int, *, raw: bool
+    module: ActivationModule, row: dict[str, float], module_name: str, index: int, *, raw: bool
 ) -> dict[str, float]:
     """One row of values as stored ones, or the error with its place."""
     try:
@@ -149,7 +149,7 @@ def _stored(
     except ConfigError as error:
         entry = f"entry {index} of " if index else ""
         raise ConfigError(
-            error.what, where=f"{entry}{place or 'the model'}", fix=error.fix
+            error.what, where=f"{entry}{module_name or 'the model'}", fix=error.fix
         ) from None
 
 
@@ -189,36 +189,36 @@ def _repeated(
 
 
 def _check_names(
-    given: Mapping[str, object], known: Mapping[str, object], what: str, of: str
+    given: Mapping[str, object], known: Mapping[str, object], what: str, owner: str
 ) -> None:
     for name in given:
         if name not in known:
             fix = nearest(name, known) if known else "It has none"
-            raise ConfigError(f"{name!r} is not a {what}{of or ' of the model'}", fix=fix)
+            raise ConfigError(f"{name!r} is not a {what}{owner or ' of the model'}", fix=fix)
     for name in known:
         if name not in given:
             raise ConfigError(
-                f"no value is given for the {what} {name!r}{of}",
+                f"no value is given for the {what} {name!r}{owner}",
                 fix="Give values for all, or none are loaded",
             )
 
 
 def _numbers(given: float | Sequence[float], parameter: nn.Parameter, name: str) -> list[float]:
     """The values given for one parameter, as the number of floats that it holds."""
-    found = [float(v) for v in given] if isinstance(given, Sequence) else [float(given)]
-    if len(found) != parameter.numel():
+    numbers = [float(v) for v in given] if isinstance(given, Sequence) else [float(given)]
+    if len(numbers) != parameter.numel():
         raise ConfigError(
-            f"{name} holds {parameter.numel()} values, but {len(found)} are given",
+            f"{name} holds {parameter.numel()} values, but {len(numbers)} are given",
             fix="Build the model with the granularity the values were exported from",
         )
-    for value in found:
+    for value in numbers:
         if not math.isfinite(value):
             raise ConfigError(f"{name} = {value!r} is not finite")
     if hasattr(parameter, "placements"):
         raise ConfigError(
             f"{name} is already sharded over processes", fix="Import values before parallelizing"
         )
-    return found
+    return numbers
 
 
 def _whole(parameter: nn.Parameter) -> list[float]:
@@ -233,5 +233,5 @@ def _at(numbers: Sequence[float], index: int) -> float:
     return numbers[index] if len(numbers) > 1 else numbers[0]
 
 
-def _join(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
+def _join(module_name: str, name: str) -> str:
+    return f"{module_name}.{name}" if module_name else name

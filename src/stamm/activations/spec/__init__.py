@@ -1,6 +1,7 @@
 """A Spec defines an activation function by its gradient: formula language, fields and checks."""
 
-from stamm.activations.spec.pieces import (
+from stamm.activations.spec.spec import Spec
+from stamm.activations.spec.unchecked import (
     Compat,
     Constant,
     Factor,
@@ -9,6 +10,5 @@ from stamm.activations.spec.pieces import (
     Piece,
     Plain,
 )
-from stamm.activations.spec.spec import Spec
 
 __all__ = ["Compat", "Constant", "Factor", "Gated", "Jump", "Piece", "Plain", "Spec"]

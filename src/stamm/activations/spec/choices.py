@@ -25,7 +25,7 @@ from stamm.activations.spec.expressions import (
     parse_interval,
     symbols,
 )
-from stamm.activations.spec.pieces import Piece
+from stamm.activations.spec.unchecked import Piece
 from stamm.base.errors import ConfigError
 
 Values = Mapping[str, float]
@@ -102,18 +102,20 @@ def plain_pieces(
         if not _USED.search(piece.formula):
             split.append(named)
             continue
-        place = f"{where}, {piece.where}"
-        tree = _named(parse(piece.formula, where=place, words=True))
+        at = f"{where}, {piece.where}"
+        tree = _named(parse(piece.formula, where=at, words=True))
         if _choice(tree) is None:
             split.append(replace(named, formula=ast.unparse(tree)))
             continue
         values = settings()
-        parts = _split(_Part(parse_interval(named.where, where=place), tree), values, place)
+        parts = _split(_Part(parse_interval(named.where, where=at), tree), values, at)
         if len(parts) > _MOST_PIECES:
             raise ConfigError(
-                f"{piece.formula!r} has {len(parts)} pieces, more than {_MOST_PIECES}", where=place
+                f"{piece.formula!r} has {len(parts)} pieces, more than {_MOST_PIECES}", where=at
             )
-        split += [replace(named, where=_where(p.ends), formula=ast.unparse(p.tree)) for p in parts]
+        split += [
+            replace(named, where=interval_text(p.ends), formula=ast.unparse(p.tree)) for p in parts
+        ]
     return tuple(split)
 
 
@@ -146,23 +148,23 @@ def _split(part: _Part, settings: Sequence[Values], where: str) -> list[_Part]:
         tree = _of_parameters(choice, test, chosen, otherwise, closed, settings, where)
         return _split(_Part(part.ends, _replaced(part.tree, choice, tree)), settings, where)
     truth = _solved(test, settings, ast.unparse(choice), where)
-    places = [_place(knot, part.ends, settings, choice, where) for knot in truth.knots]
-    inside = [k for k, place in enumerate(places) if place == 0]
+    places = [_side(knot, part.ends, settings, choice, where) for knot in truth.knots]
+    inside = [k for k, position in enumerate(places) if position == 0]
     first = places.count(-1)
     parts, ends = [], part.ends
     for k in inside:
         belongs_left = truth.holds[k] == closed
         text = ast.unparse(truth.knots[k])
-        left = replace(ends, high=text, high_closed=belongs_left)
-        parts.append((left, truth.holds[k]))
+        below = replace(ends, high=text, high_closed=belongs_left)
+        parts.append((below, truth.holds[k]))
         ends = replace(ends, low=text, low_closed=not belongs_left)
     parts.append((ends, truth.holds[first + len(inside)]))
-    found: list[_Part] = []
+    split: list[_Part] = []
     for interval, holds in parts:
         _check_domain(test, interval, settings, choice, where)
         tree = _replaced(part.tree, choice, chosen if holds else otherwise)
-        found += _split(_Part(interval, tree), settings, where)
-    return found
+        split += _split(_Part(interval, tree), settings, where)
+    return split
 
 
 def _condition(choice: ast.Call) -> tuple[ast.expr, ast.expr, ast.expr, bool]:
@@ -372,7 +374,7 @@ def _check_domain(
                 continue  # exp overflows: the knots were solved for
 
 
-def _place(
+def _side(
     knot: ast.expr, ends: PieceInterval, settings: Sequence[Values], choice: ast.expr, where: str
 ) -> int:
     """-1, 0 or 1: a knot lies below, inside or above an interval, at every setting."""
@@ -407,7 +409,8 @@ def _at(tree: ast.expr, values: Values) -> float:
         return math.nan
 
 
-def _where(ends: PieceInterval) -> str:
+def interval_text(ends: PieceInterval) -> str:
+    """An interval as the command line states it: "-1 < x <= 2"."""
     if ends.low is None and ends.high is None:
         return "all x"
     if ends.low is None:
@@ -464,8 +467,8 @@ def _replaced(tree: ast.expr, part: ast.expr, by: ast.expr) -> ast.expr:
         def visit(self, node: ast.AST) -> Any:
             return by if ast.dump(node) == same else self.generic_visit(node)
 
-    found: ast.expr = Replaced().visit(copy.deepcopy(tree))
-    return found
+    replaced: ast.expr = Replaced().visit(copy.deepcopy(tree))
+    return replaced
 
 
 def _number(tree: ast.expr) -> Fraction | None:
@@ -531,11 +534,11 @@ def _negative(tree: ast.expr) -> ast.expr:
 
 
 def _times(left: ast.expr, right: ast.expr) -> ast.expr:
-    for one, other in ((left, right), (right, left)):
-        if _number(one) == 0:
-            return one
-        if _number(one) == 1:
-            return other
+    for factor, other_factor in ((left, right), (right, left)):
+        if _number(factor) == 0:
+            return factor
+        if _number(factor) == 1:
+            return other_factor
     return _joined(left, ast.Mult(), right, Fraction.__mul__)
 
 

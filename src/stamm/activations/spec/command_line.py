@@ -119,38 +119,38 @@ def parse_parameter(word: str) -> Parameter:
         where="--parameter",
         fix=f"Write NAME=INITIAL:HOW, as in a=0.8:softplus. HOW is one of: {_WAYS}",
     )
-    found = _PARAMETER.fullmatch(word)
-    kind = _KIND.fullmatch(found["kind"].strip()) if found else None
-    if found is None or kind is None:
+    match = _PARAMETER.fullmatch(word)
+    kind = _KIND.fullmatch(match["kind"].strip()) if match else None
+    if match is None or kind is None:
         raise wrong
     return Parameter(
-        name=found["name"],
-        initial=_number(found["initial"], word),
+        name=match["name"],
+        initial=_number(match["initial"], word),
         bijection=_bijection(kind, word),
     )
 
 
-def same_statement(one: Spec, other: Spec) -> bool:
+def same_statement(first: Spec, second: Spec) -> bool:
     """Whether two specs have the same gradient, up to spacing and order.
 
     Names, texts, known integrals and another library's order of evaluation are ignored; names of
     parameters are compared.
     """
-    return _statement(one) == _statement(other)
+    return _statement(first) == _statement(second)
 
 
 def known_entry(spec: Spec, entries: Iterable[Spec]) -> Spec | None:
     """The entry that computes the same as `spec`: the same hash, or the same gradient."""
     entries = tuple(entries)
     for same in (lambda e: e.content_hash == spec.content_hash, lambda e: same_statement(e, spec)):
-        found = next(filter(same, entries), None)
-        if found is not None:
-            return found
+        entry = next(filter(same, entries), None)
+        if entry is not None:
+            return entry
     return None
 
 
-def _bijection(found: re.Match[str], word: str) -> Bijection:
-    kind, above, limits = found["kind"], found["above"], found["range"]
+def _bijection(match: re.Match[str], word: str) -> Bijection:
+    kind, above, limits = match["kind"], match["above"], match["range"]
     if kind in _ONE_SIDED and limits is None:
         return _ONE_SIDED[kind](above=above.strip() if above else "0")
     if kind == "between" and limits is not None and limits.count(",") == 1:
@@ -159,7 +159,7 @@ def _bijection(found: re.Match[str], word: str) -> Bijection:
     if above is None and limits is None and kind in ("identity", "fixed"):
         return Identity() if kind == "identity" else Fixed()
     raise ConfigError(
-        f"{found[0]!r} is not a constraint of a parameter",
+        f"{match[0]!r} is not a constraint of a parameter",
         where=f"--parameter {word}",
         fix=f"Use one of: {_WAYS}",
     )

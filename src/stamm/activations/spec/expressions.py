@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from stamm.activations.spec.parameters import is_finite, softplus
+from stamm.activations.spec.parameters import is_finite, logistic, softplus
 from stamm.base.config import closest, nearest
 from stamm.base.errors import ConfigError, visible
 
@@ -28,12 +28,6 @@ MAX_DEPTH = 60
 MAX_TERMS = 100  # of one flat sum or product
 MAX_EXPONENT = 64
 _STEP = 1e-7  # from a point to its one-sided limits, relative
-
-
-def logistic(x: float) -> float:
-    """The logistic distribution function, 1/(1 + exp(-x)), without overflow on either side."""
-    small = math.exp(-abs(x))
-    return 1.0 / (1.0 + small) if x >= 0 else small / (1.0 + small)
 
 
 def normal_cdf(x: float) -> float:
@@ -62,7 +56,7 @@ def gompertz(x: float) -> float:
 
 
 def gompertz_pdf(x: float) -> float:
-    """The Gumbel density, exp(-x - exp(-x)): its two exponentials never meet as 0 times infinity."""
+    """The Gumbel density, exp(-x - exp(-x)): without a product of 0 and infinity."""
     return math.exp(-x - math.exp(-x)) if x > -700.0 else 0.0
 
 
@@ -260,13 +254,13 @@ def evaluate(tree: ast.expr, values: Mapping[str, float]) -> float:
 
     Raises   ArithmeticError or ValueError where it has none (1/0, log of a negative, overflow).
     """
-    found: float = interpret(
+    value: float = interpret(
         tree,
         lambda node: leaf_value(node, values),
         lambda name, argument: FUNCTIONS[name](argument),
         power=_real_power,
     )
-    return found
+    return value
 
 
 def divisors(tree: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -298,7 +292,7 @@ def logarithms(tree: ast.expr) -> Iterator[ast.expr]:
 def _factors(node: ast.expr) -> Iterator[ast.expr]:
     """Parts of which one is zero where `node` is: factors, and arguments of abs, sqrt and powers.
 
-    A zero of high or broken order is found in the part itself, where it is of order one.
+    A zero of high or fractional order is found in the part itself, where its order is one.
     """
     match node:
         case ast.UnaryOp(operand=inner) | ast.BinOp(left=inner, op=ast.Div()):

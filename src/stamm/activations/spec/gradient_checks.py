@@ -19,12 +19,14 @@ from stamm.activations.spec.expressions import (
     signs,
     symbols,
 )
+from stamm.activations.spec.unchecked import UncheckedSpec
 
 Values = Mapping[str, float]
 _REACH = 1e3  # samples go this far from the knots
 _FAR_OUT = 1e9  # knots and anchors beyond it are refused: nothing is sampled there
 _GROWTH = 10.0  # beyond it an overflow is growth, not a pole
 _STEPS = 48
+_JUMP = "--continuity jump, or continuity='jump' in a Spec"
 _NEAR_ZERO = 1e-6  # of an argument of sign(...) where its sign changes, relative
 
 
@@ -66,6 +68,34 @@ def value_of(text: str, values: Values) -> float:
     Raises   ArithmeticError or ValueError where it has none; those of a Spec all have one.
     """
     return evaluate(parse(text), values)
+
+
+class StatedGradient:
+    """The stated gradient of a spec as a function of x, at given values of all parameters.
+
+    knots   where two pieces meet, from left to right
+    """
+
+    def __init__(self, spec: UncheckedSpec, values: Values) -> None:
+        self._values = dict(values)
+        self._pieces = [
+            (*_ends(interval, values), interval.low_closed, interval.high_closed, tree)
+            for interval, tree in zip(spec.intervals, spec.trees, strict=True)
+        ]
+        ends = {end for low, high, *_ in self._pieces for end in (low, high)}
+        self.knots = sorted(end for end in ends if math.isfinite(end))
+
+    def __call__(self, x: float) -> float:
+        """f'(x); at a knot that of the piece which holds it.
+
+        Raises   ArithmeticError where no piece holds x, as for NaN.
+        """
+        for low, high, low_closed, high_closed, tree in self._pieces:
+            above = x >= low if low_closed else x > low
+            below = x <= high if high_closed else x < high
+            if above and below:
+                return evaluate(tree, {**self._values, VARIABLE: x})
+        raise ArithmeticError(f"no piece holds {x!r}")
 
 
 def value_or_nan(text: str, values: Values) -> float:
@@ -135,10 +165,10 @@ def _points(low: float, high: float) -> list[float]:
     """Points of the interval, log-uniform away from each finite end and from 0."""
     steps = [10.0 ** (-6 + 9 * i / _STEPS) for i in range(_STEPS + 1)]
     centres = {0.0, *(end for end in (low, high) if math.isfinite(end))}
-    found = {c + sign * step for c in centres for sign in (-1.0, 1.0) for step in steps}
+    points = {c + sign * step for c in centres for sign in (-1.0, 1.0) for step in steps}
     if math.isfinite(low) and math.isfinite(high):
-        found |= {low + (high - low) * i / _STEPS for i in range(1, _STEPS)}
-    return sorted(p for p in found | centres if low < p < high and abs(p) <= _REACH)
+        points |= {low + (high - low) * i / _STEPS for i in range(1, _STEPS)}
+    return sorted(p for p in points | centres if low < p < high and abs(p) <= _REACH)
 
 
 def _wide_points(low: float, high: float) -> list[float]:
@@ -165,6 +195,13 @@ def _poles(
             continue
         for at in _roots(divisor, wide, values):
             if _evaluate_or_nan(exponent, {**values, VARIABLE: at}) < 0:
+                if _has_limit(tree, at, values):
+                    yield (
+                        f"piece {where!r} has no value at x = {at:.6g}: {name} and what it divides"
+                        f" are 0 there{_given(values)}. Write a power series on a piece around it; stamm"
+                        " does so at x = 0, for a quotient without parameters"
+                    )
+                    return
                 yield (
                     f"piece {where!r} has a pole at x = {at:.6g}: {name} is 0 there{_given(values)}"
                 )
@@ -189,6 +226,16 @@ def _poles(
                 f"{_given(values)}"
             )
             return
+
+
+def _has_limit(tree: ast.expr, at: float, values: Values) -> bool:
+    """Whether a formula approaches one number on both sides of a zero of a divisor."""
+    beside = [
+        _evaluate_or_nan(tree, {**values, VARIABLE: at + s * h})
+        for h in (1e-3, 1e-4)
+        for s in (-1, 1)
+    ]
+    return max(beside) - min(beside) <= 0.02 * (1 + abs(beside[0]))
 
 
 def _roots(divisor: ast.expr, points: Sequence[float], values: Values) -> Iterator[float]:
@@ -252,7 +299,7 @@ def _jumps(
             yield (
                 f"declared continuous, but the gradient jumps at x = {knot:g}: {below:.6g} by"
                 f" piece {pieces[left][0]!r}, {above:.6g} by piece {pieces[right][0]!r}"
-                f"{_given(values)}"
+                f"{_given(values)}. If it is meant to: {_JUMP}"
             )
 
 
@@ -263,16 +310,16 @@ def _inner_jumps(
     arguments = signs(tree)
     points = _wide_points(*_ends(interval, values)) if arguments else []
     for argument in arguments:
-        for place in _sign_changes(argument, points, values):
-            sides = [_sides(tree, point, values) for point in place]
+        for neighbours in _sign_changes(argument, points, values):
+            sides = [_sides(tree, point, values) for point in neighbours]
             # A factor that is 0 there too, as in x*sign(x), changes its own sign beside the place.
             steps = [above - below for below, above in sides]
             if all(_differ(*side) for side in sides) and steps[0] * steps[-1] > 0:
                 below, above = sides[0]
-                at = f"x = {min(place, key=abs):.6g} inside piece {where!r}"
+                at = f"x = {min(neighbours, key=abs):.6g} inside piece {where!r}"
                 yield (
                     f"declared continuous, but the gradient jumps at {at}: {below:.6g} below,"
-                    f" {above:.6g} above{_given(values)}"
+                    f" {above:.6g} above{_given(values)}. If it is meant to: {_JUMP}"
                 )
                 return
 
@@ -290,8 +337,8 @@ def _sign_changes(
     def at(x: float) -> float:
         return _evaluate_or_nan(argument, {**values, VARIABLE: x})
 
-    found = [at(point) for point in points]
-    for i, (first, second) in enumerate(itertools.pairwise(found)):
+    samples = [at(point) for point in points]
+    for i, (first, second) in enumerate(itertools.pairwise(samples)):
         if sign(first) != sign(second):
             low, high = points[i], points[i + 1]
             while low < (middle := (low + high) / 2) < high:

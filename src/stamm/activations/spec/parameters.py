@@ -130,7 +130,7 @@ class Parameter:
             case Absolute():
                 return abs(above) + abs(raw)
             case Between(low=low, high=high):
-                return low + (high - low) * _logistic(raw)
+                return low + (high - low) * logistic(raw)
             case Identity():
                 return raw
             case Fixed():
@@ -140,13 +140,13 @@ class Parameter:
         """The derivatives of `effective` in the stored number and in the bound."""
         match self.bijection:
             case Softplus():
-                return _logistic(raw), 1.0
+                return logistic(raw), 1.0
             case Exp():
                 return _exp(raw), 1.0
             case Absolute():
                 return _sign(raw), _sign(above)
             case Between(low=low, high=high):
-                return (high - low) * _logistic(raw) * _logistic(-raw), 0.0
+                return (high - low) * logistic(raw) * logistic(-raw), 0.0
             case Identity():
                 return 1.0, 0.0
             case Fixed():
@@ -216,7 +216,7 @@ class ParameterMaps:
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         held = {p.name: p for p in parameters}
         self.trainable = tuple(p for p in parameters if p.trainable)
-        places = {p.name: place for place, p in enumerate(self.trainable)}
+        places = {p.name: index for index, p in enumerate(self.trainable)}
         # Per parameter the place of its bound, or the bound itself; bounds come before what they bound.
         self._bounds: list[int | float] = []
         for parameter in self.trainable:
@@ -228,24 +228,24 @@ class ParameterMaps:
         self._order: list[int] = []
         while len(self._order) < len(self.trainable):
             self._order += [
-                place
-                for place, bound in enumerate(self._bounds)
-                if place not in self._order and (isinstance(bound, float) or bound in self._order)
+                index
+                for index, bound in enumerate(self._bounds)
+                if index not in self._order and (isinstance(bound, float) or bound in self._order)
             ]
 
     def __call__(self, raw: Sequence[float]) -> tuple[list[float], list[float]]:
         """Effective values of stored numbers, and row by row their derivatives in all of these."""
         count = len(self.trainable)
         values, slopes = [0.0] * count, [0.0] * (count * count)
-        for place in self._order:
-            parameter, bound, number = self.trainable[place], self._bounds[place], raw[place]
+        for index in self._order:
+            parameter, bound, number = self.trainable[index], self._bounds[index], raw[index]
             above = values[bound] if isinstance(bound, int) else bound
-            values[place] = parameter.effective(number, above)
+            values[index] = parameter.effective(number, above)
             own, of_bound = parameter.slopes(number, above)
             if isinstance(bound, int):
                 for column in range(count):
-                    slopes[place * count + column] = of_bound * slopes[bound * count + column]
-            slopes[place * count + place] = own
+                    slopes[index * count + column] = of_bound * slopes[bound * count + column]
+            slopes[index * count + index] = own
         return values, slopes
 
 
@@ -257,8 +257,8 @@ def is_finite(number: float) -> bool:
         return False
 
 
-def _logistic(raw: float) -> float:
-    """1/(1 + exp(-raw))."""
+def logistic(raw: float) -> float:
+    """The logistic distribution function, 1/(1 + exp(-raw)), without overflow on either side."""
     small = math.exp(-abs(raw))
     return 1.0 / (1.0 + small) if raw >= 0 else small / (1.0 + small)
 

@@ -10,9 +10,85 @@ from typing import Any, Literal
 
 from stamm.activations.spec.expressions import PieceInterval, parse, parse_interval
 from stamm.activations.spec.parameters import Absolute, Identity, Parameter
-from stamm.activations.spec.pieces import Compat, Gated, Jump, Piece, Plain
 from stamm.base.config import nearest
 from stamm.base.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A formula and where it holds: `where` is "x > 0", "a < x <= 1" or "all x".
+
+    integral   an antiderivative of the formula, where one is known: it is proved by
+               differentiation, fixes no constant and is not part of the identity
+    """
+
+    where: str
+    formula: str
+    integral: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jump:
+    """The function (not its gradient) jumps: f(at+) - f(at-) = by. `at` is a knot."""
+
+    at: str
+    by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """A named number."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compat:
+    """Another library's order of evaluation, kept operation by operation.
+
+    pieces      the function (not its gradient) as that library writes it; the first piece whose
+                condition holds is taken, the last one is the remainder
+    constants   numbers that only this order of evaluation needs
+    source      where the order was read
+    """
+
+    name: str
+    pieces: tuple[Piece, ...]
+    constants: tuple[Constant, ...] = ()
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain:
+    """One input: y = f(x)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor:
+    """The factor h(up) of a gate, where it is not the up input itself, stated as its gradient.
+
+    h'(x) = the formula of the piece that holds x;  h(anchor[0]) = anchor[1]. Formulas may use the
+    spec's fixed parameters; trainable ones belong to the gate.
+    """
+
+    pieces: tuple[Piece, ...]
+    anchor: tuple[str, str] = ("0", "0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gated:
+    """Two inputs: y = f(gate) * up, or f(gate) * h(up).
+
+    order    1 when f is a bounded gate, 2 when f is itself a gate times its input
+    layout   how a fused projection holds the two: which half comes first, or interleaved
+    up       h, or None for the up input itself
+    """
+
+    order: Literal[1, 2]
+    layout: Literal["gate_first", "up_first", "interleaved"] = "gate_first"
+    up: Factor | None = None
+
 
 _MOVED = 0.37  # offset of the second set of sample values, in raw units
 _FAR = 4.0  # offset of each parameter alone, to test values that training may reach
@@ -93,15 +169,15 @@ class UncheckedSpec:
                 moves.append((name, 0.0))
             if isinstance(parameter.bijection, Identity):
                 moves += [(name, by - raw[name]) for by in _OPPOSITE]
-        found = [
+        settings = [
             self.effective_values({**raw, name: value}) for name, value in dict.fromkeys(moves)
         ]
         # The effective value of that raw one may be a rounding error instead of 0.
-        found += [
+        settings += [
             {**self.effective_values({**raw, name: value}), name: 0.0}
             for name, value in zeros.items()
         ]
-        return [values for values in found if _all_finite(values)]
+        return [values for values in settings if _all_finite(values)]
 
     def ends_of(self, name: str) -> list[dict[str, float]]:
         """The initial values with one parameter at either end of the range that is judged."""

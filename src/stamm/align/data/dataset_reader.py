@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from stamm.align.data.config import RowFields
 from stamm.align.data.examples import (
     Example,
     Kind,
@@ -22,42 +22,24 @@ from stamm.align.data.examples import (
     renamed,
     unread_columns,
 )
+from stamm.align.records import BadRow
 from stamm.base.errors import DataError
+from stamm.base.files import has_ending
 from stamm.base.json_text import parse_json
-from stamm.base.known_keys import UnknownKeys
 from stamm.chat.conversation import EmptyAnswerError
-from stamm.corpus.formats import JSONL, TABLE
+from stamm.corpus.inputs import JSONL, TABLE
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.jsonl import json_lines
+from stamm.corpus.readers.rows import FieldUse
 from stamm.corpus.readers.table import TABLE_ERRORS, table_rows
 from stamm.corpus.streams import BoundedStream, StreamError
 
-BAD_ROW, EMPTY_ANSWER = "bad_row", "empty_answer"
+BAD_ROW, EMPTY_ANSWER, TRUNCATED = "bad_row", "empty_answer", "truncated_file"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-@dataclass(frozen=True)
-class BadRow:
-    """A row that cannot be read as an example: its place and the reason.
-
-    cause   "bad_row", or "empty_answer" where an answer has no content
-    """
-
-    file: str
-    row: int
-    reason: str
-    cause: str = BAD_ROW
-
-    def line(self) -> str:
-        """The file, the row and the reason, in one line."""
-        return f"{self.file}, row {self.row}: {self.reason}"
-
-
 def read_examples(path: Path, limits: ReadLimits | None = None) -> Iterator[Example | BadRow]:
-    """The examples of a file, in order, and a BadRow for each invalid row.
-
-    Raises   as `read_rows`
-    """
+    """The examples of a file, in order, and a BadRow for each invalid row."""
     return (example for _, example in read_rows(path, limits))
 
 
@@ -67,30 +49,34 @@ def read_rows(
     name: str = "",
     *,
     kind: Kind = "auto",
-    fields: Mapping[str, str] | None = None,
+    fields: RowFields | None = None,
     empty_answers: bool = False,
-    unread: UnknownKeys | None = None,
+    use: FieldUse | None = None,
 ) -> Iterator[tuple[Mapping[str, Any], Example | BadRow]]:
     """The rows of a file with their examples; a row that cannot be read has a BadRow instead.
 
     name                  of the file in origins; empty: the last part of its path
     kind, empty_answers   as `examples.read_example`
-    fields                name in the file by field, where it is configured; it may be a path
-    unread                counts the columns that configured fields replace
+    fields                names of fields that are configured
+    use                   counts the fields that are configured, and the columns that they replace
 
     Edge     a row that is not an object is {}
     Raises   DataError when the file is missing or its format is not known.
     """
     file = name or path.name
+    named = fields.named() if fields is not None else {}
+    use = FieldUse(RowFields.names()) if use is None else use
     for number, row in _read(path, ReadLimits() if limits is None else limits, file):
         if isinstance(row, BadRow):
             yield {}, row
             continue
         try:
-            if fields and isinstance(row, Mapping):
-                if unread is not None:
-                    unread.add(unread_columns(row, fields))
-                row = renamed(row, fields)
+            if named and isinstance(row, Mapping):
+                use.unknown.add(unread_columns(row, named))
+                row = renamed(row, named)
+                for field in row.keys() & named.keys():
+                    use.read[field][named[field]] += 1
+            use.rows += isinstance(row, Mapping) and bool(row)
             origin = RowOrigin(file=file, row=number)
             example = read_example(row, origin, kind=kind, empty_answers=empty_answers)
         except DataError as error:
@@ -108,9 +94,9 @@ def count_rows(path: Path, limits: ReadLimits) -> int:
 
 def _read(path: Path, bounds: ReadLimits, file: str) -> Iterator[tuple[int, Any]]:
     """The rows of a file with their numbers, from 1."""
-    if path.name.endswith(TABLE):
+    if has_ending(path.name, TABLE):
         return _table(path, file)
-    if path.name.endswith(JSONL):
+    if has_ending(path.name, JSONL):
         return _json(path, file, bounds)
     raise DataError(f"{path} has an unknown format", fix=f"Use {', '.join((*JSONL, *TABLE))}")
 
@@ -132,18 +118,31 @@ def _json(path: Path, file: str, limits: ReadLimits) -> Iterator[tuple[int, Any]
                 except RecursionError:
                     yield number, BadRow(file, number, "JSON nested too deeply")
                 except ValueError as error:  # also UnicodeDecodeError
-                    yield number, BadRow(file, number, f"not JSON: {error}")
+                    cut = _truncated(file, number, str(error)) if line.is_cut else None
+                    yield number, cut or BadRow(file, number, f"not JSON: {error}")
                 else:
                     yield number, _whole_characters(row, line.data, file, number)
         except StreamError as stopped:
-            reason = f"{stopped.detail}; rows from {number + 1} on are lost"
-            yield number + 1, BadRow(file, number + 1, reason)
+            number += 1
+            reason = f"{stopped.detail}; rows from {number} on are lost"
+            cut = _truncated(file, number, stopped.detail) if stopped.is_cut else None
+            yield number, cut or BadRow(file, number, reason)
+
+
+def _truncated(file: str, number: int, detail: str) -> BadRow:
+    reason = f"the file ends in the middle: rows from {number} on are lost ({detail})"
+    return BadRow(file, number, reason, TRUNCATED)
+
+
+def truncated_files(rows: Iterable[BadRow]) -> dict[str, int]:
+    """The row at which each file ends that ends in the middle, by file, for `truncation_sentence`."""
+    return {row.file: row.row for row in rows if row.cause == TRUNCATED}
 
 
 def _whole_characters(row: Any, written: bytes, file: str, number: int) -> Any:
-    """The row, or a BadRow where a text of it has half of a character."""
+    """The row, or a BadRow where one of its texts contains a lone surrogate."""
     try:
-        if _SURROGATE.search(written):  # half of a character, or both halves
+        if _SURROGATE.search(written):  # a lone surrogate, or both of a pair
             json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return BadRow(file, number, "a text contains a lone surrogate, half of a character")
@@ -166,5 +165,5 @@ def _table(path: Path, file: str) -> Iterator[tuple[int, Any]]:
 def _without_nulls(value: Any) -> Any:
     """`value` without null fields of nested objects: a column has every field of any of its rows."""
     if isinstance(value, dict):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {name: _without_nulls(field) for name, field in value.items() if field is not None}
+    return [_without_nulls(element) for element in value] if isinstance(value, list) else value

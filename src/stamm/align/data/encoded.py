@@ -1,28 +1,50 @@
 """Encoded answers: the token ids, loss masks and rewards that training reads, as Parquet.
 
 A folder of prepared data has examples.parquet (training) and held_out.parquet with the columns of
-`ENCODED_SCHEMA`, and summary.json (`runs.schemas.prepared_data`), which names the hash of both.
+`ENCODED_SCHEMA`, and summary.json (`align.records.PreparedSummary`), which names the hash of both.
 
 Checked  tests/unit/align/test_encoded.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import abc
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from stamm.align.data.dataset_reader import BAD_ROW, EMPTY_ANSWER, TRUNCATED
+from stamm.align.data.examples import (
+    KIND_OF,
+    ChatExample,
+    Example,
+    PreferencePair,
+    PromptExample,
+    RatedAnswer,
+    prompt_and_answers,
+)
+from stamm.align.records import PreparedSplit, PreparedSummary
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record
+from stamm.chat.conversation import (
+    AssistantTurn,
+    Conversation,
+    Response,
+    Thoughts,
+    ToolCalls,
+    UserTurn,
+    one_turn_each,
+)
+from stamm.chat.formats import ChatFormat
 from stamm.corpus.tables import RowGroups, TableWriter, require_columns
-from stamm.runs.schemas.prepared_data import PreparedSplit, PreparedSummary
 
 SUMMARY, PROMPTS = "summary.json", "prompts.json"
 TRAIN, HELD_OUT = "train", "held_out"
@@ -47,6 +69,30 @@ ENCODED_SCHEMA = pa.schema(
         ("row", pa.int64()),
     ]
 )
+
+
+T = TypeVar("T")
+
+
+class ReadSequence(Sequence[T]):
+    """A sequence whose items are made by `_at` when they are read; `_at` takes places from 0."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        selected = range(len(self))[index]
+        return (
+            [self._at(position) for position in selected]
+            if isinstance(selected, range)
+            else self._at(selected)
+        )
+
+    @abc.abstractmethod
+    def _at(self, position: int) -> T: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +120,7 @@ class EncodedAnswer:
     licence: str = ""
 
 
-class EncodedAnswers(Sequence[EncodedAnswer]):
+class EncodedAnswers(ReadSequence[EncodedAnswer]):
     """The answers of a Parquet file, read a row group at a time: memory does not grow with the file.
 
     num_tokens   of each answer, prompt included
@@ -89,26 +135,12 @@ class EncodedAnswers(Sequence[EncodedAnswer]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, index: int) -> EncodedAnswer: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[EncodedAnswer]: ...
-
-    def __getitem__(self, index: int | slice) -> EncodedAnswer | list[EncodedAnswer]:
-        if isinstance(index, slice):
-            return [self._at(place) for place in range(*index.indices(len(self)))]
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
-            raise IndexError(index)
-        return self._at(place)
-
     def __iter__(self) -> Iterator[EncodedAnswer]:
         for group in self._rows.read():
             yield from map(_answer, group.to_pylist())
 
-    def _at(self, place: int) -> EncodedAnswer:
-        return _answer(self._rows.row(place))
+    def _at(self, position: int) -> EncodedAnswer:
+        return _answer(self._rows.row(position))
 
 
 def _answer(row: dict[str, Any]) -> EncodedAnswer:
@@ -144,13 +176,14 @@ class EncodedExamples:
         path = folder / FILES[split]
         if not path.is_file():
             raise DataError(f"{path} does not exist", fix=_FIX)
-        found = sha256_file(path)
-        if found != stated.sha256:
+        actual_sha256 = sha256_file(path)
+        if actual_sha256 != stated.sha256:
             raise DataError(
-                f"{path} has SHA-256 {found}, and {SUMMARY} names {stated.sha256[:64]}", fix=_FIX
+                f"{path} has SHA-256 {actual_sha256}, and {SUMMARY} names {stated.sha256[:64]}",
+                fix=_FIX,
             )
         require_columns(path, ENCODED_SCHEMA)
-        return cls(EncodedAnswers(path), summary, found)
+        return cls(EncodedAnswers(path), summary, actual_sha256)
 
     @property
     def kind(self) -> str:
@@ -161,11 +194,6 @@ class EncodedExamples:
     def chat_format_sha256(self) -> str:
         """The SHA-256 of the chat format that encoded the ids."""
         return self.summary.chat_format_sha256
-
-    @property
-    def tokenizer_sha256(self) -> str:
-        """The SHA-256 of the tokenizer."""
-        return self.summary.tokenizer_sha256
 
 
 @dataclass
@@ -246,3 +274,216 @@ def _checked_lengths(table: pa.Table, path: Path) -> NDArray[np.int64]:
     if not pc.all(pc.equal(*sizes), min_count=0).as_py():
         raise DataError(f"{path} has a row with unequal numbers of ids and of the mask", fix=_FIX)
     return np.asarray(sizes[0].to_numpy(), dtype=np.int64)
+
+
+TOO_LONG, NO_LOSS_TOKENS = "too_long", "no_loss_tokens"
+DEFECTS = (BAD_ROW, EMPTY_ANSWER, TOO_LONG, NO_LOSS_TOKENS, TRUNCATED)
+"""Reasons that stop the run with bad_rows="stop"; the others are decisions of the configuration."""
+
+
+class RowDropError(DataError):
+    """A row that is not kept: its reason in the ledger, and the detail."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason = reason
+        super().__init__(detail)
+
+
+SAMPLED_IDS = {RATED: "token_ids", CHOSEN: "chosen_token_ids", REJECTED: "rejected_token_ids"}
+"""Columns with the ids that a model sampled, by the role of the answer."""
+
+
+def sampled_ids(row: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The sampled ids of a row's answers by role; {} for a row without them.
+
+    Raises   RowDropError for a column that is not a list of token ids
+    """
+    ids_by_role = {}
+    for role, column in SAMPLED_IDS.items():
+        ids = row.get(column)
+        if ids is None:
+            continue
+        if not isinstance(ids, list) or not all(
+            type(token_id) is int and token_id >= 0 for token_id in ids
+        ):
+            raise RowDropError(BAD_ROW, f"{column} is not a list of token ids")
+        ids_by_role[role] = ids
+    return ids_by_role
+
+
+def encode_row(
+    row: Example,
+    chat: ChatFormat,
+    context: int,
+    number: int,
+    licence: str,
+    sampled: Mapping[str, list[int]] | None = None,
+) -> list[EncodedAnswer]:
+    """The answers of a row: the chosen and the rejected one, or one for each conversation of `chat.split`.
+
+    context   longest answer in tokens, prompt included
+    number    of the example
+    licence   of the row, normalized
+    sampled   ids of the answers by role, as a model sampled them: they take the place of the text,
+              which may be encoded as other tokens, and whose end token may not have been sampled;
+              a blank answer has such ids, of a model that ended its turn at once
+
+    Raises   RowDropError when an answer is longer, is blank or has no token of the loss, and when
+             the row is a prompt alone, trains on no turn, or its text cannot be encoded
+    """
+    try:
+        answers = [
+            _encoded(
+                row, role, conversation, chat, context, number, licence, (sampled or {}).get(role)
+            )
+            for role, conversation in _conversations(row, chat)
+        ]
+    except RowDropError:
+        raise
+    except DataError as error:
+        raise RowDropError(BAD_ROW, error.line().rstrip(".")) from None
+    if isinstance(row, PreferencePair) and answers[0].ids == answers[1].ids:
+        raise RowDropError(BAD_ROW, "chosen and rejected have the same tokens")
+    return answers
+
+
+def texts_of(row: Example) -> Iterator[str]:
+    """Every text of a row: system message, turns of the user, and all blocks of its answers."""
+    if isinstance(row, ChatExample):
+        yield from _texts(row.conversation)
+        return
+    prompt, answers = prompt_and_answers(row)
+    yield from _texts(prompt)
+    for answer in answers:
+        yield from _turn_texts(answer)
+
+
+def first_question(row: Example) -> str:
+    """The first message of the user, "" without one."""
+    turns = (row.conversation if isinstance(row, ChatExample) else row.prompt).turns
+    return next((turn.text for turn in turns if isinstance(turn, UserTurn)), "")
+
+
+def last_question(row: Example) -> str:
+    """The last message of the user before the last answer, "" without one."""
+    turns = (row.conversation if isinstance(row, ChatExample) else row.prompt).turns
+    learned = [position for position, turn in enumerate(turns) if _is_learned(turn)]
+    before = turns[: learned[-1]] if isinstance(row, ChatExample) and learned else turns
+    return next((turn.text for turn in reversed(before) if isinstance(turn, UserTurn)), "")
+
+
+def _conversations(row: Example, chat: ChatFormat) -> Iterator[tuple[str, Conversation]]:
+    if isinstance(row, ChatExample):
+        whole = row.conversation
+        learned_positions = [
+            position for position, turn in enumerate(whole.turns) if _is_learned(turn)
+        ]
+        if not learned_positions:
+            raise RowDropError(NO_LOSS_TOKENS, "no turn of the conversation is trained on")
+        # Turns after the last one that is trained on have no effect on its ids and loss mask.
+        learned = dataclasses.replace(whole, turns=whole.turns[: learned_positions[-1] + 1])
+        yield from ((CHAT, part) for part in chat.split(learned))
+    elif isinstance(row, PreferencePair):
+        yield CHOSEN, _with(row.prompt, row.chosen)
+        yield REJECTED, _with(row.prompt, row.rejected)
+    elif isinstance(row, RatedAnswer):
+        yield RATED, _with(row.prompt, row.completion)
+    else:
+        raise RowDropError(BAD_ROW, "the row is a prompt without an answer")
+
+
+def _is_learned(turn: UserTurn | AssistantTurn) -> bool:
+    return isinstance(turn, AssistantTurn) and turn.supervised
+
+
+def _with(prompt: Conversation, answer: AssistantTurn) -> Conversation:
+    """The conversation with only its last turn trained on."""
+    return one_turn_each(dataclasses.replace(prompt, turns=(*prompt.turns, answer)))[-1]
+
+
+def _encoded(
+    row: Example,
+    role: str,
+    conversation: Conversation,
+    chat: ChatFormat,
+    context: int,
+    number: int,
+    licence: str,
+    sampled: list[int] | None,
+) -> EncodedAnswer:
+    learned = [turn for turn in conversation.turns if _is_learned(turn)]
+    blank = any(isinstance(turn, AssistantTurn) and _is_blank(turn) for turn in learned)
+    if blank and sampled is None:
+        raise RowDropError(EMPTY_ANSWER, f"an answer of the {role} conversation is blank")
+    prompt = dataclasses.replace(conversation, turns=conversation.turns[:-1])
+    start = chat.encode(prompt, prompt=True).ids
+    if sampled is None:
+        encoded = chat.encode(conversation)
+        ids, supervised = encoded.ids, encoded.supervised
+    else:
+        ids = [*start, *sampled]
+        supervised = [False] * len(start) + [True] * len(sampled)
+    if len(ids) > context:
+        raise RowDropError(TOO_LONG, f"{len(ids)} tokens, context {context}")
+    if ids[: len(start)] != start:
+        raise RowDropError(
+            BAD_ROW, "the chat format writes the prompt differently when an answer follows"
+        )
+    if not any(supervised):
+        raise RowDropError(NO_LOSS_TOKENS, f"no token of the {role} conversation is learned")
+    reward, references = _rewards(row, role)
+    return EncodedAnswer(
+        example=number,
+        role=role,
+        ids=ids,
+        supervised=supervised,
+        prompt_tokens=len(start),
+        reward=reward,
+        ref_rewards=references,
+        id=row.origin.id,
+        source=row.origin.source,
+        licence=licence,
+    )
+
+
+def _rewards(row: Example, role: str) -> tuple[float | None, tuple[float, ...]]:
+    if isinstance(row, RatedAnswer):
+        return row.reward, row.ref_rewards
+    if isinstance(row, PreferencePair):
+        return row.chosen_reward if role == CHOSEN else row.rejected_reward, row.ref_rewards
+    return None, ()
+
+
+def _is_blank(turn: AssistantTurn) -> bool:
+    return all(
+        isinstance(block, Response | Thoughts) and not block.text.strip() for block in turn.blocks
+    )
+
+
+def _texts(conversation: Conversation) -> Iterator[str]:
+    yield conversation.system or ""
+    for turn in conversation.turns:
+        if isinstance(turn, UserTurn):
+            yield turn.text
+        else:
+            yield from _turn_texts(turn)
+
+
+def _turn_texts(turn: AssistantTurn) -> Iterator[str]:
+    for block in turn.blocks:
+        if isinstance(block, Response | Thoughts):
+            yield block.text
+        elif isinstance(block, ToolCalls):
+            yield from (call.arguments for call in block.calls)
+        else:
+            yield from block.outputs
+
+
+def kind_of(row: Example) -> str:
+    """The kind of data that a row belongs to.
+
+    Raises   RowDropError for a prompt without an answer
+    """
+    if isinstance(row, PromptExample):
+        raise RowDropError(BAD_ROW, "the row is a prompt without an answer")
+    return KIND_OF[type(row)]

@@ -1,20 +1,8 @@
 """Rows of alignment data as typed examples, in the columns of TRL and of other public data.
 
-    messages                                  a conversation                        `ChatExample`
-    prompt, completion                        a conversation in two parts           `ChatExample`
-    prompt (optional), chosen, rejected       two answers to one prompt             `PreferencePair`
-    the same with chosen_reward,              and their rewards, and those of
-    rejected_reward, ref_rewards              reference completions
-    prompt, completion, label                 an answer with reward 1 or 0          `RatedAnswer`
-    prompt, completion, reward, ref_rewards   an answer with its reward, and those  `RatedAnswer`
-                                              of reference completions
-    prompt                                    a prompt alone                        `PromptExample`
-
-Each part is a list of messages or a string; a string is one message, of the user in a prompt and of
-the assistant in a completion, or a transcript as HH-RLHF has it. chosen and rejected may begin with the prompt; what
-both begin with belongs to it. Other names of these columns are in `ALIASES`; Alpaca's instruction, input and
-history are a prompt, and its output the completion. `ROW_KEYS` has all that is read, and the columns
-that are refused because they change what a row means. Other columns are not used, and counted.
+docs/alignment/data.md has the columns and the forms of each kind of row. `ALIASES` has other names of
+columns, `ROW_KEYS` all that is read, and the columns that are refused because they change what a row means.
+Other columns are not used, and counted.
 
 Source   TRL documentation, "Dataset formats and types" (trl 1.16); LLaMA-Factory, data/README.md;
          HuggingFaceH4/ultrafeedback_binarized; Anthropic/hh-rlhf
@@ -40,13 +28,14 @@ from stamm.chat.conversation import (
     ToolCalls,
     UserTurn,
     as_prompt,
+    before_last_turn,
     check_control_tokens,
     read_conversation,
 )
 from stamm.chat.message_keys import CUT, ENDED, LOSS_KEYS, MASK, MESSAGE_KEYS, TOOL_KEYS
 from stamm.chat.render import ANSWER_TOOL
+from stamm.corpus.documents import clean_field, whole_text
 from stamm.corpus.readers.rows import as_mapping, value_at
-from stamm.corpus.records import clean_field, whole_text
 
 Kind = Literal["auto", "chat", "preference", "rated"]
 
@@ -271,7 +260,7 @@ def read_example(
 ) -> Example:
     """The example of a row.
 
-    kind            which of its readings is wanted, where a row has several: of messages beside chosen
+    kind wanted kind of example, where the columns allow several: of messages beside chosen
                     and rejected, "chat" or "preference"
     empty_answers   whether the answer may have no content, as completions that are scored
 
@@ -281,18 +270,18 @@ def read_example(
         raise DataError("the row is not an object")
     ROW_KEYS.check(row)
     columns = _columns(row)
-    found = _kind(columns, kind)
+    example_type = _kind(columns, kind)
     origin = replace(
         origin,
         id=row_text(columns, "id"),
         source=row_text(columns, "source"),
         licence=row_text(columns, "licence"),
     )
-    if found is ChatExample:
+    if example_type is ChatExample:
         return _dialogue(columns, origin, empty_answers)
-    if found is PreferencePair:
+    if example_type is PreferencePair:
         return _pair(columns, origin, empty_answers)
-    if found is RatedAnswer:
+    if example_type is RatedAnswer:
         return _rated(columns, origin, empty_answers)
     return PromptExample(origin, _prompt(_messages(columns, "prompt", "user"), columns))
 
@@ -309,7 +298,7 @@ def renamed(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]
 
 
 def unread_columns(row: Mapping[str, Any], fields: Mapping[str, str]) -> Iterator[str]:
-    """Names of what `renamed` leaves out: other names of configured fields, and what lies beside those inside.
+    """Columns that `renamed` drops: aliases of configured fields, and keys beside nested ones.
 
     Edge     null and what is empty is not counted
     """
@@ -332,7 +321,7 @@ def _beside(value: Any, above: str, paths: set[str]) -> Iterator[str]:
 
 
 def _other_names(fields: Mapping[str, str]) -> set[str]:
-    """Names that are not read: other names of the fields, and of a pair of which one answer is a field, the rest."""
+    """Names that are not read: aliases of the fields; of a pair with one configured answer, the other columns."""
     names = {name for field in fields for name in (field, *_OTHER_NAMES.get(field, ()))}
     used = {"chosen", "rejected"}.intersection(fields.values())
     return names | (_PAIR - used if used and not _PAIR & fields.keys() else set())
@@ -346,19 +335,19 @@ def _columns_of(row: Mapping[str, Any], fields: Mapping[str, str]) -> set[str]:
 def unknown_keys(row: Mapping[str, Any]) -> Iterator[str]:
     """Columns of a row, keys of its messages and of its tools that are not read: "score", "messages: mood"."""
     yield from ROW_KEYS.unknown(row)
-    found: set[str] = set()
+    unknown: set[str] = set()
     for column in (*_MESSAGE_COLUMNS, *ALIASES["messages"]):
         value = row.get(column)
         for message in value if isinstance(value, list) else ():
             if isinstance(message, Mapping):
-                found.update(MESSAGE_KEYS.unknown(message))
-    yield from (f"messages: {key}" for key in sorted(found))
+                unknown.update(MESSAGE_KEYS.unknown(message))
+    yield from (f"messages: {key}" for key in sorted(unknown))
     tools = row.get("tools", row.get("functions"))
-    found = set()
+    unknown = set()
     for tool in tools if isinstance(tools, list) else ():
         declared = tool.get("function", tool) if isinstance(tool, Mapping) else None
-        found.update(TOOL_KEYS.unknown(declared) if isinstance(declared, Mapping) else ())
-    yield from (f"tools: {key}" for key in sorted(found))
+        unknown.update(TOOL_KEYS.unknown(declared) if isinstance(declared, Mapping) else ())
+    yield from (f"tools: {key}" for key in sorted(unknown))
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -402,7 +391,7 @@ def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _says(whole: Sequence[Any], part: Sequence[Any]) -> bool:
     """Whether all contents of `part` are contents of `whole`."""
-    said, asked = (
+    contents, required = (
         [
             text.strip() if isinstance(text := _content(message), str) else text
             for message in messages
@@ -410,7 +399,7 @@ def _says(whole: Sequence[Any], part: Sequence[Any]) -> bool:
         ]
         for messages in (whole, part)
     )
-    return all(content in said for content in asked)
+    return all(content in contents for content in required)
 
 
 def _instruction(columns: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -432,7 +421,7 @@ def _instruction(columns: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _kind(columns: Mapping[str, Any], wanted: Kind) -> type[Example]:
-    """The reading of a row that is wanted, else the first that its columns allow.
+    """The wanted kind of example, else the first that the columns of the row allow.
 
     A label beside messages is one of the answer where it is true or false, or labels are wanted: data
     for classification has labels too.
@@ -473,11 +462,19 @@ def row_text(row: Mapping[str, Any], column: str) -> str:
     return clean_field(whole_text(value)) if isinstance(value, str) else ""
 
 
-def last_answer(conversation: Conversation) -> AssistantTurn:
-    """The last turn of a conversation, which must be the assistant's.
+def prompt_and_answers(example: Example) -> tuple[Conversation, tuple[AssistantTurn, ...]]:
+    """The prompt of an example, and its answers: one, the chosen and the rejected one, or none."""
+    match example:
+        case ChatExample():
+            return before_last_turn(example.conversation), (_last_answer(example.conversation),)
+        case PreferencePair():
+            return example.prompt, (example.chosen, example.rejected)
+        case RatedAnswer():
+            return example.prompt, (example.completion,)
+    return example.prompt, ()
 
-    Raises   DataError when it is the user's.
-    """
+
+def _last_answer(conversation: Conversation) -> AssistantTurn:
     last = conversation.turns[-1] if conversation.turns else None
     if not isinstance(last, AssistantTurn):
         raise DataError("the conversation does not end with the assistant")
@@ -491,7 +488,7 @@ def _dialogue(row: Mapping[str, Any], origin: RowOrigin, empty: bool) -> ChatExa
             f"label = {stated} marks an answer that is not wanted, and SFT would learn it"
         )
     conversation = _read(_answered(row)[0], row, empty)
-    last_answer(conversation)
+    _last_answer(conversation)
     return ChatExample(origin, conversation)
 
 
@@ -632,7 +629,7 @@ def _references(row: Mapping[str, Any]) -> tuple[float, ...]:
     references = row.get("ref_rewards") or ()
     if not isinstance(references, Sequence) or isinstance(references, str):
         raise DataError("ref_rewards is not a list of numbers")
-    return tuple(_reward(each, "ref_rewards") for each in references)
+    return tuple(_reward(reward, "ref_rewards") for reward in references)
 
 
 def _split(
@@ -701,8 +698,10 @@ def _deliberation(row: Mapping[str, Any]) -> bool | None:
     options = row.get("chat_template_kwargs") or {}
     if not isinstance(options, Mapping):
         raise DataError("chat_template_kwargs is not an object")
-    if more := _TEMPLATE_KEYS.unknown(options):
-        raise DataError(f"chat_template_kwargs has {', '.join(more)}, which no chat format reads")
+    if unknown_options := _TEMPLATE_KEYS.unknown(options):
+        raise DataError(
+            f"chat_template_kwargs has {', '.join(unknown_options)}, which no chat format reads"
+        )
     values = [row.get("deliberation"), options.get("enable_thinking")]
     stated = [value for value in values if value is not None]
     if any(not isinstance(value, bool) for value in stated):
@@ -753,8 +752,8 @@ def _transcript(text: str) -> list[dict[str, str]]:
             fix="Use a list of messages",
         )
     messages = [
-        {"role": "user" if speaker == _HUMAN else "assistant", "content": said.strip()}
-        for speaker, said in zip(pieces[::2], pieces[1::2], strict=True)
+        {"role": "user" if speaker == _HUMAN else "assistant", "content": utterance.strip()}
+        for speaker, utterance in zip(pieces[::2], pieces[1::2], strict=True)
     ]
     return messages[:-1] if pieces[-2] == _ASSISTANT and not pieces[-1].strip() else messages
 
@@ -783,10 +782,10 @@ def _listed(text: str) -> list[Any]:
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
     """The reward that the row has under one of `names`; None without one."""
-    found = {name: _reward(row[name], name) for name in names if row.get(name) is not None}
-    if len(set(found.values())) > 1:
-        raise DataError(f"{' and '.join(found)} are different", fix=_ONE)
-    return next(iter(found.values()), None)
+    rewards = {name: _reward(row[name], name) for name in names if row.get(name) is not None}
+    if len(set(rewards.values())) > 1:
+        raise DataError(f"{' and '.join(rewards)} are different", fix=_ONE)
+    return next(iter(rewards.values()), None)
 
 
 def _reward(value: object, column: str) -> float:

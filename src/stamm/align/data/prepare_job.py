@@ -5,9 +5,9 @@ Reads    tokenizer (a folder), and the files of the configuration; or, where it 
 Leaves   examples.parquet, held_out.parquet (`encoded.ENCODED_SCHEMA`), alignment_ledger-00000.parquet
          (the columns of the corpus ledger, a row for each row read), bad_rows.jsonl (every row that
          is not kept: file, row, id, reason, detail), prompts.json, summary.json
-         (`runs.schemas.prepared_data`)
+         (`align.records.PreparedSummary`)
 
-Rows are streamed; memory grows by some 100 bytes a row, for the detection of duplicates.
+Rows are streamed; memory grows by about 100 bytes a row, for the detection of duplicates.
 
 Checked  tests/unit/align/test_prepare_job.py
 """
@@ -20,18 +20,26 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
-from stamm.align.data.data_files import evaluation_files, locate_sources
-from stamm.align.data.dataset_reader import BadRow, count_rows, read_rows
+from stamm.align.data.config import (
+    UNKNOWN,
+    DataSource,
+    PrepareConfig,
+    RowFields,
+    evaluation_files,
+    locate_sources,
+)
+from stamm.align.data.dataset_reader import BAD_ROW, count_rows, read_rows, truncated_files
 from stamm.align.data.encoded import (
     CHOSEN,
+    DEFECTS,
     FILES,
     HELD_OUT,
     PROMPTS,
@@ -39,7 +47,14 @@ from stamm.align.data.encoded import (
     SUMMARY,
     TRAIN,
     EncodedAnswer,
+    RowDropError,
     SplitWriter,
+    encode_row,
+    first_question,
+    kind_of,
+    last_question,
+    sampled_ids,
+    texts_of,
 )
 from stamm.align.data.examples import (
     NO_COLUMNS,
@@ -50,34 +65,8 @@ from stamm.align.data.examples import (
     row_text,
     unknown_keys,
 )
-from stamm.align.data.licence_policy import normalized_licence, refused_by
-from stamm.align.data.prepare_config import UNKNOWN, DataSource, PrepareConfig
-from stamm.align.data.row_encoder import (
-    BAD_ROW,
-    DEFECTS,
-    RowDropError,
-    encode_row,
-    first_question,
-    kind_of,
-    last_question,
-    sampled_ids,
-    texts_of,
-)
-from stamm.align.model_source import load_chat_format
-from stamm.base.errors import DataError
-from stamm.base.files import atomic, json_line, remove_leftovers, sha256_file
-from stamm.base.known_keys import UnknownKeys
-from stamm.base.schema import write_record
-from stamm.chat.formats import ChatFormat
-from stamm.corpus.contamination.index import Index, build_index, hits_text
-from stamm.corpus.contamination.items import Item, read_items
-from stamm.corpus.dedup.shingles import hash_words
-from stamm.corpus.ledger import ALIGNMENT, DROPPED, KEPT, LEDGER_SCHEMA, LedgerRow
-from stamm.corpus.records import clean_field, content_id, whole_text
-from stamm.corpus.tables import TableWriter, part
-from stamm.corpus.tokenizer.tokenizer import FILE
-from stamm.runs.job import Workspace
-from stamm.runs.schemas.prepared_data import (
+from stamm.align.records import (
+    BadRow,
     PreparedDecontamination,
     PreparedFile,
     PreparedPrompt,
@@ -86,6 +75,74 @@ from stamm.runs.schemas.prepared_data import (
     PreparedSource,
     PreparedSummary,
 )
+from stamm.base.errors import DataError
+from stamm.base.files import atomic, json_line, remove_leftovers, sha256_file
+from stamm.base.known_keys import UnknownKeys
+from stamm.base.schema import write_record
+from stamm.chat.formats import ChatFormat
+from stamm.corpus.contamination.index import Index, build_index, hits_text
+from stamm.corpus.contamination.items import Item, read_items
+from stamm.corpus.dedup.shingles import hash_words
+from stamm.corpus.documents import clean_field, content_id, whole_text
+from stamm.corpus.ledger import ALIGNMENT, DROPPED, KEPT, LedgerRow
+from stamm.corpus.licences.expression import (
+    Expression,
+    ExpressionError,
+    LicenceTerm,
+    parse,
+    spdx_identifier,
+)
+from stamm.corpus.licences.families import also_no_derivatives, family
+from stamm.corpus.licences.names import spdx_expression
+from stamm.corpus.readers.rows import FieldUse
+from stamm.corpus.tables import LEDGER_SCHEMA, TableWriter, part
+from stamm.models.hf_chat_format import load_chat_format
+from stamm.runs.job import Workspace
+from stamm.tokenizer.tokenizer import FILE
+
+_SHARE_ALIKE = re.compile(r"-sa(?:-|$)", re.IGNORECASE)
+
+
+def normalized_licence(written: str) -> str:
+    """The SPDX expression of a row's licence ("apache-2.0", "CC BY 4.0"), else as it is written."""
+    return spdx_expression(written) or written
+
+
+def refused_by(licence: str, refused: Collection[str]) -> str:
+    """The entry of `refused` that refuses a row under `licence`; "" when none does.
+
+    licence   an SPDX expression, another text, or ""
+    refused   families, SPDX identifiers and "unknown"; see `PrepareConfig.refused_licences`
+
+    OR: one part that is not refused is enough. AND: one refused part refuses.
+    Edge     CC-BY-NC-ND is refused with noncommercial and with no-derivatives, CC-BY-NC-SA with
+             noncommercial and with share-alike
+    Checked  tests/unit/align/test_licence_policy.py
+    """
+    try:
+        return _refused(parse(licence), {spelling.lower() for spelling in map(_spelled, refused)})
+    except ExpressionError:
+        return UNKNOWN if UNKNOWN in refused else ""
+
+
+def _spelled(refused: str) -> str:
+    return spdx_identifier(refused) or refused
+
+
+def _refused(expression: Expression, refused: Collection[str]) -> str:
+    if isinstance(expression, LicenceTerm):
+        licence_family = family(expression.licence) or UNKNOWN
+        names = [expression.licence, licence_family]
+        if also_no_derivatives(expression.licence):
+            names.append("no-derivatives")
+        if _SHARE_ALIKE.search(expression.licence):
+            names.append("share-alike")
+        return next((name for name in names if name.lower() in refused), "")
+    verdicts = [_refused(part, refused) for part in expression.parts]
+    if expression.operator == "OR" and not all(verdicts):
+        return ""
+    return next(filter(None, verdicts), "")
+
 
 BAD_ROWS = "bad_rows.jsonl"
 _OTHERS = "(others)"
@@ -101,14 +158,14 @@ NOT_IN_MIXTURE = "not_in_mixture"
 class _Source:
     """A source and what is read of it.
 
-    objects  rows that have columns
+    use      its fields
     epochs   times that its rows are read: 1.5 is every row, and every other one again
     """
 
     config: DataSource
     files: Mapping[str, Path]
     rows: int = 0
-    objects: int = 0
+    use: FieldUse = field(default_factory=lambda: FieldUse(RowFields.names()))
     epochs: Fraction = Fraction(1)
     bad: int = 0
     left_out: int = 0
@@ -121,9 +178,9 @@ class _Source:
     def name(self) -> str:
         return ", ".join(self.config.data)
 
-    def times(self, place: int) -> int:
-        """The number of times that the row at `place`, from 0, is read: `epochs` on average, evenly."""
-        return int((place + 1) * self.epochs) - int(place * self.epochs)
+    def times(self, row_number: int) -> int:
+        """The number of times that row `row_number`, counted from 0, is read: `epochs` on average, evenly."""
+        return int((row_number + 1) * self.epochs) - int(row_number * self.epochs)
 
     def add(self, written: Sequence[EncodedAnswer], times: int) -> None:
         self.kept += 1
@@ -139,7 +196,6 @@ class _Counts:
     sources   by (source, licence): kept, dropped, supervised tokens
     prompts   by split and question
     causes    by the detail of a row that cannot be used, numbers left out: the first such detail, rows
-    named     configured fields that occurred, by number of the source
     disordered  pairs whose chosen answer has the lower reward, and those with equal rewards
     """
 
@@ -151,9 +207,7 @@ class _Counts:
     sources: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     first_drop: str = ""
     causes: dict[str, tuple[str, int]] = field(default_factory=dict)
-    named: set[tuple[int, str]] = field(default_factory=set)
     disordered: Counter[str] = field(default_factory=Counter)
-    unknown: UnknownKeys = field(default_factory=UnknownKeys)
     prompts: dict[tuple[str, str], PreparedPrompt] = field(default_factory=dict)
 
     def add_prompt(self, row: LedgerRow, question: str, answer: EncodedAnswer) -> None:
@@ -170,7 +224,7 @@ class _Counts:
 
     @property
     def bad(self) -> int:
-        """Rows that cannot be used: no decision of the configuration dropped them."""
+        """Number of rows that cannot be used; those that the configuration drops are not among them."""
         return sum(self.dropped[reason] for reason in DEFECTS)
 
     def add(self, row: LedgerRow, answers: Sequence[EncodedAnswer]) -> None:
@@ -206,7 +260,7 @@ class _Filter:
     """Decides on rows, one after another."""
 
     def __init__(self, config: PrepareConfig, chat: ChatFormat, index: Index | None) -> None:
-        self._config, self._chat, self._index = config, chat, index
+        self._config, self.chat, self.index = config, chat, index
         self.kind: str = "" if config.kind == "auto" else config.kind
         self._seen: set[bytes] = set()
         self.contaminated: Counter[str] = Counter()
@@ -233,7 +287,7 @@ class _Filter:
         self._check_columns(row, kind)
         self.kind = kind
         self._check_licence(ledger)
-        answers = encode_row(row, self._chat, self._config.context, number, ledger.licence, sampled)
+        answers = encode_row(row, self.chat, self._config.context, number, ledger.licence, sampled)
         self._check_contamination(row)
         self._check_duplicate(plain if isinstance(row, RatedAnswer) else b"", answers)
         return answers
@@ -257,25 +311,27 @@ class _Filter:
             )
 
     def _check_columns(self, row: Example, kind: str) -> None:
-        needs = self._config.needs
+        needs, least = self._config.needs, self._config.min_references
         if needs == "nothing":
             return
         if not isinstance(row, PreferencePair | RatedAnswer):
             raise RowDropError(BAD_ROW, f"a row of kind {kind}, which has no reward")
-        if needs == "labels":
-            return
-        if isinstance(row, PreferencePair) and row.chosen_reward is None:
+        rewards: set[float | None] = (
+            {row.reward}
+            if isinstance(row, RatedAnswer)
+            else {row.chosen_reward, row.rejected_reward}
+        )
+        references = row.ref_rewards if "ref_rewards" in needs else None
+        detail = ""
+        if needs != "labels" and None in rewards:
             detail = "no chosen_reward and rejected_reward: `stamm score` adds them"
-            raise RowDropError(BAD_ROW, detail)
-        if needs == "rewards":
-            return
-        if not row.ref_rewards:
-            raise RowDropError(BAD_ROW, "no ref_rewards, the rewards of reference completions")
-        found, least = len(row.ref_rewards), self._config.min_references
-        if found < least:
-            raise RowDropError(BAD_ROW, f"{found} ref_rewards, and the loss needs {least}")
-        if needs == "own_ref_rewards" and not set(_rewards(row)) <= set(row.ref_rewards):
+        elif references is not None and not references:
+            detail = "no ref_rewards, the rewards of reference completions"
+        elif references is not None and len(references) < least:
+            detail = f"{len(references)} ref_rewards, and the loss needs {least}"
+        elif needs == "own_ref_rewards" and not rewards <= {*row.ref_rewards}:
             detail = "a reward that is not among its ref_rewards, with leave_one_out"
+        if detail:
             raise RowDropError(BAD_ROW, detail)
 
     def _check_licence(self, row: LedgerRow) -> None:
@@ -289,9 +345,9 @@ class _Filter:
             raise RowDropError("no_source", "the row names no source")
 
     def _check_contamination(self, row: Example) -> None:
-        if self._index is None:
+        if self.index is None:
             return
-        hits = self._index.hits(hash_words(whole_text("\n".join(texts_of(row)))))
+        hits = self.index.hits(hash_words(whole_text("\n".join(texts_of(row)))))
         if hits:
             self.contaminated.update({hit.set_name for hit in hits})
             raise RowDropError("contaminated", hits_text(hits))
@@ -309,12 +365,6 @@ class _Filter:
         self._seen.add(key)
 
 
-def _rewards(row: PreferencePair | RatedAnswer) -> tuple[float | None, ...]:
-    if isinstance(row, RatedAnswer):
-        return (row.reward,)
-    return row.chosen_reward, row.rejected_reward
-
-
 def run(config: PrepareConfig, workspace: Workspace) -> None:
     """Encode every row of the data, in the order of the files.
 
@@ -324,10 +374,9 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
     """
     folder = workspace.folder
     remove_leftovers(folder)
-    own = "rows" in workspace.inputs and not (config.data or config.mixture)
-    sources = _sources(config, workspace, own)
-    tokenizer = workspace.inputs["tokenizer"]
-    chat = load_chat_format(tokenizer)
+    has_own_rows = "rows" in workspace.inputs and not (config.data or config.mixture)
+    sources = _sources(config, workspace, has_own_rows)
+    chat = load_chat_format(workspace.inputs["tokenizer"])
     index = None
     if config.decontaminate is not None:
         index = build_index(config.decontaminate, _items(config))
@@ -358,28 +407,30 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
         labels = config.kind == "auto" and config.needs == "labels"
         for done, (number, name, path) in enumerate(files):
             source, before = sources[number], (counts.read, counts.kept)
-            fields = source.config.fields.named()
+            ends: int | None = None
             rows = read_rows(
                 path,
                 config.limits,
                 name,
                 kind="rated" if labels else config.kind,
-                fields=fields,
-                empty_answers=own,
-                unread=counts.unknown,
+                fields=source.config.fields,
+                empty_answers=has_own_rows,
+                use=source.use,
             )
             for plain, example in rows:
                 times = source.times(source.rows)
                 source.rows += 1
-                if not own:
-                    counts.unknown.add(unknown_keys(plain))
-                    source.objects += bool(plain)
-                    counts.named.update((number, field) for field in plain.keys() & fields.keys())
+                if not has_own_rows:
+                    source.use.unknown.add(unknown_keys(plain))
                 first = sum(writer.examples for writer in splits.values())
-                row, answers = _decided(config, filter_, first, times, plain, example, own=own)
+                row, answers = _decided(
+                    config, filter_, first, times, plain, example, own=has_own_rows
+                )
                 counts.add(row, answers)
                 ledger.add(row.plain())
                 source.bad += row.reason in DEFECTS
+                if isinstance(example, BadRow):  # also where the weights leave it out
+                    ends = truncated_files([example]).get(name, ends)
                 source.left_out += row.reason == NOT_IN_MIXTURE
                 if answers and not isinstance(example, BadRow):
                     if row.split == TRAIN:
@@ -387,11 +438,12 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
                     counts.add_prompt(row, last_question(example), answers[-1])
                     repeats = times if row.split == TRAIN else 1
                     source.add(answers, repeats)
-                    for again in range(repeats):
-                        numbered = [replace(one, example=first + again) for one in answers]
+                    for repeat in range(repeats):
+                        numbered = [replace(answer, example=first + repeat) for answer in answers]
                         splits[row.split].add(numbered, name, row.input_position)
                 else:
-                    _write_bad(bad, row)
+                    bad_row = {"file": row.input_file, "row": row.input_position, "id": row.path}
+                    bad.write(json_line({**bad_row, "reason": row.reason, "detail": row.detail}))
                 if counts.read % _ADVANCE_ROWS == 0:
                     workspace.progress.advance(done, f"{counts.read:,} rows")
             listed.append(
@@ -400,9 +452,10 @@ def run(config: PrepareConfig, workspace: Workspace) -> None:
                     sha256=sha256_file(path),
                     read=counts.read - before[0],
                     kept=counts.kept - before[1],
+                    truncated_at=ends,
                 )
             )
-    _finish(config, workspace, filter_, counts, sources, listed, splits, index, chat, tokenizer)
+    _finish(config, workspace, filter_, counts, sources, listed, splits)
 
 
 def _sources(config: PrepareConfig, workspace: Workspace, own: bool) -> list[_Source]:
@@ -417,7 +470,10 @@ def _sources(config: PrepareConfig, workspace: Workspace, own: bool) -> list[_So
                 config=DataSource(data=("rows",)), files={f"{rows.parent.name}/{rows.name}": rows}
             )
         ]
-    sources = [_Source(config=of, files=files) for of, files in locate_sources(config)]
+    sources = [
+        _Source(config=source_config, files=files)
+        for source_config, files in locate_sources(config)
+    ]
     if not config.mixture:
         return sources
     counts = [
@@ -444,8 +500,8 @@ def _sources(config: PrepareConfig, workspace: Workspace, own: bool) -> list[_So
 def _items(config: PrepareConfig) -> Iterator[Item]:
     """The items of every evaluation set, set after set."""
     files = evaluation_files(config)
-    for one in config.decontaminate.sets if config.decontaminate else ():
-        yield from read_items(one, files[one.file], config.limits)
+    for evaluation_set in config.decontaminate.sets if config.decontaminate else ():
+        yield from read_items(evaluation_set, files[evaluation_set.file], config.limits)
 
 
 def _decided(
@@ -484,7 +540,7 @@ def _decided(
             ) from None
         return row, []
     row.decision = KEPT
-    row.bytes_out = sum(len(each.encode()) for each in texts_of(example))
+    row.bytes_out = sum(len(text.encode()) for text in texts_of(example))
     row.split = HELD_OUT if _is_held_out(config, example) else TRAIN
     return row, answers
 
@@ -513,22 +569,14 @@ def _ledger_row(plain: Mapping[str, Any], example: Example | BadRow, data: bytes
 
 
 def _is_held_out(config: PrepareConfig, example: Example) -> bool:
-    """By the first question, so that all rows about it are in one split; white space does not count."""
+    """Whether the row's first question, without regard to white space, is in the held-out share.
+
+    All rows with the same first question are in the same split.
+    """
     asked = " ".join(first_question(example).split())
     text = f"{config.seed}\0{asked}".encode()
     number = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
     return number < config.held_out * 2**64
-
-
-def _write_bad(file: TextIO, row: LedgerRow) -> None:
-    line = {
-        "file": row.input_file,
-        "row": row.input_position,
-        "id": row.path,
-        "reason": row.reason,
-        "detail": row.detail,
-    }
-    file.write(json_line(line))
 
 
 def _finish(
@@ -539,13 +587,16 @@ def _finish(
     sources: Sequence[_Source],
     files: Sequence[PreparedFile],
     writers: Mapping[str, SplitWriter],
-    index: Index | None,
-    chat: ChatFormat,
-    tokenizer: Path,
 ) -> None:
-    dropped = dict(sorted(counts.dropped.items(), key=lambda each: (-each[1], each[0])))
+    chat, index, tokenizer = filter_.chat, filter_.index, workspace.inputs["tokenizer"]
+    dropped = dict(
+        sorted(
+            counts.dropped.items(),
+            key=lambda dropped_reason: (-dropped_reason[1], dropped_reason[0]),
+        )
+    )
     shown = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
-    own = "rows" in workspace.inputs and not (config.data or config.mixture)
+    has_own_rows = "rows" in workspace.inputs and not (config.data or config.mixture)
     listed = sorted(counts.causes.values(), key=lambda cause: -cause[1])
     unread = any(detail.startswith((NO_COLUMNS, NO_PROMPT)) for detail, _ in listed)
     other_names = "; columns of other names: prepare.fields.prompt=NAME" if unread else ""
@@ -554,14 +605,13 @@ def _finish(
         paths = [str(path) for source in sources for path in source.files.values()]
         raise DataError(f"{', '.join(paths)} has no rows")
     for number, source in enumerate(sources):
-        for column, name in source.config.fields.named().items():
-            if source.objects and (number, column) not in counts.named:
-                above = f"mixture.{number}" if config.mixture else "prepare"
-                raise DataError(
-                    f"no row has the field {name!r}, or it is null in all",
-                    where=f"{above}.fields.{column}",
-                    fix=f"`stamm fields {next(iter(source.files))}` shows what the rows have",
-                )
+        for column, name in source.use.missing(source.config.fields).items():
+            above = f"mixture.{number}" if config.mixture else "prepare"
+            raise DataError(
+                f"no row has the field {name!r}, or it is null in all",
+                where=f"{above}.fields.{column}",
+                fix=f"`stamm fields {next(iter(source.files))}` shows what the rows have",
+            )
     held_out = writers[HELD_OUT].examples
     if held_out and not writers[TRAIN].examples:
         raise DataError(
@@ -575,12 +625,12 @@ def _finish(
             f"no row is left to train on: {counts.read:,} read, dropped: {shown or 'none'}{first}",
             fix=f"{workspace.folder / BAD_ROWS} names each row{other_names}",
         )
-    for source in sources if not own else ():
+    for source in sources if not has_own_rows else ():
         wanted = source.rows - source.left_out
         if source.bad > config.max_bad_rows * wanted:
-            of = f" of {source.name}" if config.mixture else ""
+            of_source = f" of {source.name}" if config.mixture else ""
             raise DataError(
-                f"{source.bad:,} of {wanted:,} rows{of} ({source.bad / wanted:.0%}) cannot be used, "
+                f"{source.bad:,} of {wanted:,} rows{of_source} ({source.bad / wanted:.0%}) cannot be used, "
                 f"more than max_bad_rows = {config.max_bad_rows:g}: {causes}",
                 fix=f"Correct the rows that {workspace.folder / BAD_ROWS} names{other_names}, or set "
                 "prepare.max_bad_rows=1",
@@ -594,6 +644,9 @@ def _finish(
             f"the data gives {examples} examples, and the run needs {config.min_examples}",
             fix="Add rows, or raise train.epochs",
         )
+    unknown = UnknownKeys()
+    for source in sources:
+        unknown.update(source.use.unknown)
     decontamination = None
     if config.decontaminate is not None and index is not None:
         decontamination = PreparedDecontamination(
@@ -643,27 +696,29 @@ def _finish(
         ),
         decontamination=decontamination,
         mixture=mixture,
-        unknown_keys=counts.unknown.counts(),
+        unknown_keys=unknown.counts(),
         causes=dict(listed[:_MOST_CAUSES]),
     )
     write_record(workspace.folder / SUMMARY, PreparedSummary, dataclasses.asdict(summary))
     prompts = PreparedPrompts(prompts=tuple(counts.prompts.values()))
     write_record(workspace.folder / PROMPTS, PreparedPrompts, dataclasses.asdict(prompts))
-    if unknown := counts.unknown.sentence("rows of alignment data"):
-        workspace.progress.log(unknown)
+    if sentence := unknown.sentence("rows of alignment data"):
+        workspace.progress.log(sentence)
     if counts.bad:
         workspace.progress.log(f"Rows that cannot be used: {causes}. {BAD_ROWS} names each.")
+    if cut := summary.truncation():
+        workspace.progress.log(cut)
     mixed = sum(share.examples for share in mixture)
     for share in mixture:
         workspace.progress.log(
             f"Mixture: {share.source}: {share.examples:,} examples, {share.examples / mixed:.1%} "
             f"(weight {share.share:.1%}), of {share.read:,} rows read {share.epochs:.3g} times."
         )
-    if config.held_out and not own:
-        told = f"Held out: {held_out:,} of {counts.kept:,} rows, by their first questions"
-        few = "" if held_out else ". No loss on them: add rows, or raise prepare.held_out"
-        workspace.progress.log(f"{told}{few}.")
-    if not own and counts.disordered:
+    if config.held_out and not has_own_rows:
+        held_out_line = f"Held out: {held_out:,} of {counts.kept:,} rows, by their first questions"
+        hint_no_loss = "" if held_out else ". No loss on them: add rows, or raise prepare.held_out"
+        workspace.progress.log(f"{held_out_line}{hint_no_loss}.")
+    if not has_own_rows and counts.disordered:
         lower, equal = counts.disordered["lower"], counts.disordered["equal"]
         workspace.progress.log(
             f"The chosen answer has a lower reward than the rejected one in {lower:,} pairs, and an equal "

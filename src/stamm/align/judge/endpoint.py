@@ -13,20 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
+import os
 import random
 import re
 import ssl
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpcore2
 
-from stamm.align.judge.budget import JudgeBudget
+from stamm.align.judge.charter import WORDING
+from stamm.align.judge.config import Connection, EndpointJudge
 from stamm.align.judge.endpoint_reply import (
     MalformedReplyError,
     ReportedError,
@@ -34,11 +38,97 @@ from stamm.align.judge.endpoint_reply import (
     error_text,
     read_reply,
 )
-from stamm.align.judge.judge_config import EndpointJudge
-from stamm.align.judge.judge_prompt import WORDING
-from stamm.align.judge.request import JudgeReply, JudgeRequest, NoReply, Received
-from stamm.base.errors import RunError, visible
+from stamm.align.judge.judge import JudgeReply, JudgeRequest, NoReply, Received
+from stamm.base.errors import ConfigError, RunError, visible
 from stamm.base.retry_after import retry_after_seconds
+
+
+def api_key(connection: Connection) -> str:
+    """The key; "" when the configuration names no variable.
+
+    Raises   ConfigError when the variable is not set, or the key would be sent unencrypted to
+             another machine
+    """
+    name = connection.api_key_env
+    if not name:
+        return ""
+    key = os.environ.get(name, "").strip()
+    if not key:
+        raise ConfigError(
+            f"the environment variable {name} is not set",
+            where="judge.connection.api_key_env",
+            fix=f"Export {name}, or leave judge.connection.api_key_env out",
+        )
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise ConfigError(f"{name} holds characters that no API key has (value not shown)")
+    parts = urlsplit(connection.base_url)
+    if parts.scheme == "http" and not _is_this_machine(parts.hostname or ""):
+        raise ConfigError(
+            f"{connection.base_url} is not encrypted: the API key would be sent as plain text",
+            where="judge.connection.base_url",
+            fix="Use https, or leave judge.connection.api_key_env out",
+        )
+    return key
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+_FIX = "Raise {name} and run the same command again: stored replies are not asked for again"
+
+
+class JudgeBudget:
+    """Counts what a judge costs and stops the run when a limit is reached.
+
+    stored   replies that this run has paid for already
+
+    Requests are counted before they are sent, retries too, so that max_requests is never exceeded.
+    Tokens are known afterwards: requests that are open at the same time may exceed max_tokens and
+    max_cost.
+    """
+
+    def __init__(self, config: Connection, stored: Iterable[JudgeReply] = ()) -> None:
+        self._config = config
+        self.requests = self.prompt_tokens = self.completion_tokens = 0
+        for reply in stored:
+            self.requests += 1
+            self.spend(reply)
+
+    @property
+    def cost(self) -> float:
+        """Cost so far, in the currency of the prices."""
+        prompt = self.prompt_tokens * self._config.prompt_price
+        return (prompt + self.completion_tokens * self._config.completion_price) / 1e6
+
+    def begin(self) -> None:
+        """Count a request that is about to be sent.
+
+        Raises   RunError when the budget is used up, with the limit and the fix
+        """
+        config = self._config
+        tokens = self.prompt_tokens + self.completion_tokens
+        for name, spent, limit in (
+            ("max_requests", self.requests, config.max_requests),
+            ("max_tokens", tokens, config.max_tokens),
+            ("max_cost", round(self.cost, 6), config.max_cost),
+        ):
+            if limit and spent >= limit:
+                key = f"judge.connection.{name}"
+                raise RunError(
+                    f"the budget of the judge is used up: {spent:,} of {key} = {limit:,}",
+                    fix=_FIX.format(name=key),
+                )
+        self.requests += 1
+
+    def spend(self, reply: JudgeReply) -> None:
+        """Count the tokens of a reply."""
+        self.prompt_tokens += reply.prompt_tokens
+        self.completion_tokens += reply.completion_tokens
+
 
 _IN_A_ROW = 16
 _MAX_TOKENS = 4
@@ -49,7 +139,7 @@ _FATAL = {
     401: ("refuses the API key", "Check the key in the variable of judge.connection.api_key_env"),
     403: ("refuses access", "Check the key in the variable of judge.connection.api_key_env"),
     404: ("has no such path or model", "Check judge.connection.base_url and judge.model"),
-    402: ("demands payment", "Run the same command again when it is paid"),
+    402: ("demands payment", "Pay, then run the same command again"),
 }
 _REFUSED_FIELDS = {
     "temperature": "Set judge.temperature=none, which leaves it out",
@@ -166,7 +256,7 @@ class EndpointModel:
             )
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait, but not longer than until the run is stopped."""
+        """Wait, or return early when the run is stopped."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), seconds)
 

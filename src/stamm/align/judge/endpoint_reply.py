@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stamm.align.judge.request import JudgeReply
+from stamm.align.judge.judge import JudgeReply
 from stamm.base.errors import RunError, visible
 from stamm.base.json_text import parse_json
 from stamm.base.known_keys import KnownKeys, RefusedKey

@@ -7,27 +7,107 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+import random
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stamm.align.data.dataset_reader import read_examples
-from stamm.align.data.examples import ChatExample, RatedAnswer, last_answer
-from stamm.align.judge.charter import Article
-from stamm.align.judge.degradation import STEPS, chain
-from stamm.align.judge.judge import Judge, JudgeQuestion, Unrated
-from stamm.align.judge.judge_config import ValidationConfig
-from stamm.align.judge.judge_prompt import (
-    answer_text,
-    comparison_request,
-    conversation_text,
-    rating_request,
-)
-from stamm.align.judge.request import JudgeReply
+from stamm.align.data.examples import prompt_and_answers
+from stamm.align.judge.charter import Article, conversation_text
+from stamm.align.judge.config import ValidationConfig
+from stamm.align.judge.judge import Judge, Unrated
+from stamm.align.judge.rating import JudgedText, compare_texts, first_preferred, rate_texts
+from stamm.align.records import BadRow
 from stamm.base.errors import DataError
-from stamm.chat.conversation import before_last_turn
+from stamm.base.files import sha256_bytes
+from stamm.statistics.intervals import wilson
+
+FEWEST_WORDS = 20
+_VERBS = re.compile(
+    r"\b(is|are|was|were|can|could|should|will|would|may|might|must|has|have|does|do)\b(?! not\b)",
+    re.I,
+)
+_REPEATED = 5
+Words = list[str]
+Step = Callable[[Words, random.Random, Words], Words]
+
+
+def _truncate(words: Words, draw: random.Random, other: Words) -> Words:
+    return words[: max(1, round(len(words) * 0.7))]
+
+
+def _delete(share: float) -> Step:
+    def step(words: Words, draw: random.Random, other: Words) -> Words:
+        dropped = set(draw.sample(range(len(words)), max(1, round(len(words) * share))))
+        return [word for position, word in enumerate(words) if position not in dropped]
+
+    return step
+
+
+def _contradict(words: Words, draw: random.Random, other: Words) -> Words:
+    text = " ".join(words)
+    negated = _VERBS.sub(lambda verb: f"{verb[0]} not", text)
+    return ("" if negated != text else "None of this is true, the opposite is: ").split() + (
+        negated.split()
+    )
+
+
+def _shuffle_locally(words: Words, draw: random.Random, other: Words) -> Words:
+    parts = [words[start : start + 6] for start in range(0, len(words), 6)]
+    for part in parts:
+        draw.shuffle(part)
+    return [word for part in parts for word in part]
+
+
+def _repeat(words: Words, draw: random.Random, other: Words) -> Words:
+    half = len(words) // 2
+    phrase = words[:_REPEATED]
+    return words[:half] + (phrase * len(words))[: len(words) - half]
+
+
+def _shuffle(words: Words, draw: random.Random, other: Words) -> Words:
+    mixed = list(words)
+    draw.shuffle(mixed)
+    return mixed
+
+
+def _off_topic(words: Words, draw: random.Random, other: Words) -> Words:
+    mixed = list(other)
+    draw.shuffle(mixed)
+    return mixed[: len(words)]
+
+
+STEPS: tuple[tuple[str, Step], ...] = (
+    ("truncated", _truncate),
+    ("words deleted", _delete(0.15)),
+    ("contradicted", _contradict),
+    ("words shuffled locally", _shuffle_locally),
+    ("more words deleted", _delete(0.3)),
+    ("repeated", _repeat),
+    ("words shuffled", _shuffle),
+    ("off topic", _off_topic),
+)
+"""Name and function of each step, in the order in which they are applied."""
+
+
+def chain(answer: str, other: str, steps: int) -> list[str]:
+    """The answer and its degradations, `steps` + 1 texts, best first.
+
+    other    an answer to another prompt, for the last step
+    Raises   ValueError for an answer of fewer than 20 words
+    """
+    words = answer.split()
+    if len(words) < FEWEST_WORDS:
+        raise ValueError(f"fewer than {FEWEST_WORDS} words")
+    draw = random.Random(sha256_bytes(f"{answer}\0{other}".encode()))
+    texts = [answer]
+    for _, step in STEPS[:steps]:
+        words = step(list(words), draw, other.split())
+        texts.append(" ".join(words))
+    return texts
 
 
 @dataclass(frozen=True)
@@ -47,21 +127,19 @@ def read_chains(path: Path, config: ValidationConfig) -> tuple[list[AnswerChain]
     good: list[tuple[str, str, str]] = []
     skipped = 0
     for example in read_examples(path):
-        if isinstance(example, ChatExample):
-            whole = example.conversation
-            prompt = before_last_turn(whole)
-            answer = answer_text(last_answer(whole))
-        elif isinstance(example, RatedAnswer):
-            prompt, answer = example.prompt, answer_text(example.completion)
-        else:
+        if isinstance(example, BadRow):
+            skipped += 1
+            continue
+        prompt, answers = prompt_and_answers(example)
+        if len(answers) != 1:
             skipped += 1
             continue
         origin = example.origin
         name = f"{origin.file}, row {origin.row}"
-        good.append((name, conversation_text(prompt), answer))
+        good.append((name, conversation_text(prompt), answers[0].text))
     chains: list[AnswerChain] = []
-    for place, (name, conversation, answer) in enumerate(good):
-        other = good[(place + 1) % len(good)][2] if len(good) > 1 else name
+    for index, (name, conversation, answer) in enumerate(good):
+        other = good[(index + 1) % len(good)][2] if len(good) > 1 else name
         try:
             texts = chain(answer, other, config.steps)
         except ValueError:
@@ -93,131 +171,66 @@ def validate_judge(
     Raises   as `Judge.ask`
     """
     unrated, failed = Unrated(), Unrated()
-    ratings = _ratings(judge, articles, chains, unrated)
+    width = len(chains[0].texts)
+    texts = [
+        JudgedText(answer_chain.conversation, text, f"{answer_chain.name}, step {step}")
+        for answer_chain in chains
+        for step, text in enumerate(answer_chain.texts)
+    ]
+    rated = rate_texts(
+        judge, articles, dict(enumerate(texts)), len(texts), unrated, "degraded answers"
+    )
+    means = [None if rating is None else rating.mean for rating in rated]
+    ratings = [means[start : start + width] for start in range(0, len(means), width)]
     names = ["good answer", *(name for name, _ in STEPS[: config.steps])]
     steps = []
-    for place, name in enumerate(names):
-        here = [row[place] for row in ratings if row[place] is not None]
-        mean = math.fsum(here) / len(here) if here else None
-        steps.append({"name": name, "rated": len(here), "mean_rating": mean})
+    for step, name in enumerate(names):
+        step_ratings = [rating for row in ratings if (rating := row[step]) is not None]
+        mean = math.fsum(step_ratings) / len(step_ratings) if step_ratings else None
+        steps.append({"name": name, "rated": len(step_ratings), "mean_rating": mean})
     pointwise = {
-        (number, i, j): row[i] - row[j]
+        (number, i, j): better - worse
         for number, row in enumerate(ratings)
-        for i, j in itertools.combinations(range(len(row)), 2)
-        if row[i] is not None and row[j] is not None
+        for (i, better), (j, worse) in itertools.combinations(enumerate(row), 2)
+        if better is not None and worse is not None
     }
-    found: dict[str, Any] = {
+    measured: dict[str, Any] = {
         "steps": steps,
         "pointwise_adjacent": _share(v for (_, i, j), v in pointwise.items() if j == i + 1),
         "pointwise_all": _share(pointwise.values()),
     }
     if config.pairwise != "none":
-        preferences, first = _comparisons(judge, articles, chains, config, failed)
+        pairs = [
+            (number, i, j)
+            for number in range(len(chains))
+            for i, j in itertools.combinations(range(width), 2)
+            if config.pairwise == "all" or j == i + 1
+        ]
+        asked = {
+            item: (_compared(chains[number], i, j), _compared(chains[number], j, i))
+            for item, (number, i, j) in enumerate(pairs)
+        }
+        what = "comparisons of degraded answers"
+        results, replies = compare_texts(judge, articles, asked, len(pairs), failed, what)
+        preferences = {
+            pair: result for pair, result in zip(pairs, results, strict=True) if result is not None
+        }
         adjacent = [p - 0.5 for (_, i, j), p in preferences.items() if j == i + 1]
-        found["pairwise_adjacent"] = _share(adjacent)
+        measured["pairwise_adjacent"] = _share(adjacent)
         if config.pairwise == "all":
-            found["pairwise_all"] = _share(p - 0.5 for p in preferences.values())
-        found["first_preferred"] = first
+            measured["pairwise_all"] = _share(p - 0.5 for p in preferences.values())
+        measured["first_preferred"] = first_preferred(replies)
     counts = {f"texts: {reason}": n for reason, n in unrated.counts().items()}
     counts |= {f"comparisons: {reason}": n for reason, n in failed.counts().items()}
-    return {**found, "unrated": counts}
+    return {**measured, "unrated": counts}
 
 
-def wilson(right: float, pairs: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The Wilson interval of a share of `pairs` independent trials; (0, 1) without any.
-
-    Source   Wilson 1927, Journal of the American Statistical Association 22
-    """
-    if pairs == 0:
-        return 0.0, 1.0
-    z = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
-    share = right / pairs
-    scale = 1 + z * z / pairs
-    centre = (share + z * z / (2 * pairs)) / scale
-    reach = z / scale * math.sqrt(share * (1 - share) / pairs + z * z / (4 * pairs * pairs))
-    # exact ends: rounding may leave the share outside
-    low = 0.0 if right == 0 else centre - reach
-    return low, 1.0 if right == pairs else centre + reach
-
-
-def preference(forward: JudgeReply, backward: JudgeReply) -> float:
-    """Probability that the first answer is better, over both orders of presentation.
-
-    forward    the reply where it is presented first; `backward`: second
-
-    A preference for a position counts once for each answer, and cancels.
-    """
-    here = forward.probabilities.get("1", 0.0) / forward.mass
-    there = backward.probabilities.get("2", 0.0) / backward.mass
-    return (here + there) / 2
-
-
-def first_preferred(replies: Iterable[JudgeReply]) -> float | None:
-    """Mean probability of the answer presented first; None without replies."""
-    shares = [reply.probabilities.get("1", 0.0) / reply.mass for reply in replies]
-    return math.fsum(shares) / len(shares) if shares else None
-
-
-def _ratings(
-    judge: Judge, articles: Sequence[Article], chains: Sequence[AnswerChain], unrated: Unrated
-) -> list[list[Any]]:
-    """The mean rating of each text of each chain; None for an unrated one."""
-    questions = []
-    texts = [(each, place) for each in chains for place in range(len(each.texts))]
-    for item, (each, place) in enumerate(texts):
-        subject = f"{each.name}, step {place}"
-        questions += [
-            JudgeQuestion(
-                item, rating_request(article, each.conversation, each.texts[place], subject)
-            )
-            for article in articles
-        ]
-    replies = judge.ask(questions, len(texts), unrated, "degraded answers")
-    scores: dict[int, list[float]] = {}
-    for question, reply in zip(questions, replies, strict=True):
-        if reply is not None:
-            scores.setdefault(question.item, []).append(reply.mean())
-    means = [
-        math.fsum(scores[item]) / len(articles) if item not in unrated.reasons else None
-        for item in range(len(texts))
-    ]
-    width = len(chains[0].texts)
-    return [means[start : start + width] for start in range(0, len(means), width)]
-
-
-def _comparisons(
-    judge: Judge,
-    articles: Sequence[Article],
-    chains: Sequence[AnswerChain],
-    config: ValidationConfig,
-    failed: Unrated,
-) -> tuple[Mapping[tuple[int, int, int], float], float | None]:
-    """The preference for the better text of each pair, and the mean preference for the first place."""
-    pairs = [
-        (number, i, j)
-        for number, each in enumerate(chains)
-        for i, j in itertools.combinations(range(len(each.texts)), 2)
-        if config.pairwise == "all" or j == i + 1
-    ]
-    questions = []
-    for item, (number, i, j) in enumerate(pairs):
-        each = chains[number]
-        for first, second in ((i, j), (j, i)):
-            request = comparison_request(
-                articles,
-                each.conversation,
-                each.texts[first],
-                each.texts[second],
-                f"{each.name}, steps {first} and {second}",
-            )
-            questions.append(JudgeQuestion(item, request))
-    replies = judge.ask(questions, len(pairs), failed, "comparisons of degraded answers")
-    found = {}
-    for item, pair in enumerate(pairs):
-        forward, backward = replies[2 * item], replies[2 * item + 1]
-        if forward is not None and backward is not None:
-            found[pair] = preference(forward, backward)
-    return found, first_preferred(reply for reply in replies if reply is not None)
+def _compared(answer_chain: AnswerChain, step: int, other_step: int) -> JudgedText:
+    return JudgedText(
+        answer_chain.conversation,
+        answer_chain.texts[step],
+        f"{answer_chain.name}, steps {step} and {other_step}",
+    )
 
 
 def _share(differences: Iterable[float]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from pathlib import Path
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_value
 from stamm.base.schema import decode, read_objects
+from stamm.chat.conversation import Conversation, read_conversation
+from stamm.chat.formats import ChatFormat
 
 ONLY_START = "prompts that only the start model answered"
 ONLY_ALIGNED = "prompts that only the aligned model answered"
@@ -55,9 +57,9 @@ class ScoredAnswer:
 class PromptAnswers:
     """All answers to one prompt.
 
-    before       of the start model, to compare with
-    references   of the start model, to take quantiles among
-    after        of the aligned model, by seed
+    before       answers of the start model that are compared
+    references   answers of the start model among which quantiles are computed
+    after        answers of the aligned model, by seed
     """
 
     before: tuple[ScoredAnswer, ...]
@@ -78,8 +80,8 @@ class PromptAnswers:
 class PairedAnswers:
     """Prompts that all models answered, in the start file's order, and counts of what was left out.
 
-    Answers without a reward are not in the files: what a prompt has fewer than the prompt with the
-    most is counted.
+    Answers without a reward are missing from the files. Their number is counted as the difference
+    between a prompt's answers and those of the prompt with the most answers.
     """
 
     prompts: tuple[PromptAnswers, ...]
@@ -128,9 +130,9 @@ def read_paired(
     if unscored := sum(max(counts) * len(counts) - sum(counts) for counts in files if counts):
         reasons[UNSCORED] = unscored
     if not prompts:
-        found = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        reasons_text = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         raise DataError(
-            f"no prompt has two answers in {start} and one in {aligned[0]}: {found}",
+            f"no prompt has two answers in {start} and one in {aligned[0]}: {reasons_text}",
             fix="Sample both models on the same prompts, the start model with n=2 or more",
         )
     return PairedAnswers(tuple(prompts), dict(reasons))
@@ -148,16 +150,16 @@ def read_completions(
     second: dict[tuple[str, int], float] = {}
     if gold is not None:
         second = {(key, line.sample): reward for key, line, reward in _lines(gold, column)}
-    found: dict[str, list[ScoredAnswer]] = {}
+    answers_by_prompt: dict[str, list[ScoredAnswer]] = {}
     for key, line, reward in _lines(path, column):
         if gold is None:
-            found.setdefault(key, []).append(ScoredAnswer(line, (reward,)))
+            answers_by_prompt.setdefault(key, []).append(ScoredAnswer(line, (reward,)))
         elif (key, line.sample) in second:
             rewards = (reward, second[key, line.sample])
-            found.setdefault(key, []).append(ScoredAnswer(line, rewards))
+            answers_by_prompt.setdefault(key, []).append(ScoredAnswer(line, rewards))
     return {
-        key: tuple(sorted(answers, key=lambda one: one.line.sample))
-        for key, answers in found.items()
+        key: tuple(sorted(answers, key=lambda answer: answer.line.sample))
+        for key, answers in answers_by_prompt.items()
     }
 
 
@@ -212,3 +214,63 @@ def _texts(messages: object) -> Iterable[str]:
             yield content
         elif content is not None:
             yield str(content)
+
+
+@dataclass(frozen=True)
+class EncodedCompletion:
+    """A prompt and its completion as ids.
+
+    supervised   True for tokens of the completion that the model wrote
+    prompt       ids of the prompt
+    recoded      whether the completion has another number of tokens than were sampled
+    """
+
+    ids: list[int]
+    supervised: list[bool]
+    prompt: int
+    recoded: bool
+
+    @property
+    def completion(self) -> list[int]:
+        """The ids of the completion alone."""
+        return self.ids[self.prompt :]
+
+
+def encode_completion(chat: ChatFormat, line: CompletionLine) -> EncodedCompletion | None:
+    """The ids of a completion: those that were sampled, or its text encoded again.
+
+    Text that is encoded again has no stop token where it was cut at its longest length, and its
+    tokens may differ from those that were sampled.
+
+    Edge   None for a completion that the chat format cannot write, and for one without a sampled token
+    """
+    try:
+        prompt = list(chat.encode(_conversation(line, []), prompt=True).ids)
+        if line.token_ids:
+            sampled = [False] * len(prompt) + [True] * len(line.token_ids)
+            return EncodedCompletion([*prompt, *line.token_ids], sampled, len(prompt), False)
+        encoded = chat.encode(_conversation(line, _listed(line.completion)))
+    except DataError:
+        return None
+    start, ids, supervised = len(prompt), list(encoded.ids), list(encoded.supervised)
+    if not line.stopped and ids[-1] in chat.stop_ids:
+        ids, supervised = ids[:-1], supervised[:-1]
+    supervised[:start] = [False] * start
+    if not any(supervised):
+        return None
+    return EncodedCompletion(ids, supervised, start, len(ids) - start != line.num_tokens)
+
+
+def _conversation(line: CompletionLine, answer: list[object]) -> Conversation:
+    return read_conversation(
+        [*_listed(line.prompt), *answer],
+        tools=line.tools,
+        deliberation=line.deliberation,
+        empty_answer=True,
+    )
+
+
+def _listed(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise DataError("the messages are not a list")
+    return value

@@ -25,23 +25,27 @@ from typing import Any
 
 import numpy as np
 
-from stamm.align.model_source import ChatModel, load_chat_model, source_of
+from stamm.align.records import AlignmentFile
 from stamm.align.results import answer_metrics
-from stamm.align.results.alignment_tax import bits_change, memorization_changes
-from stamm.align.results.answer_metrics import AnswerValues, of_answers
-from stamm.align.results.answer_tokens import EncodedCompletion, encode_completion
-from stamm.align.results.answers_config import AnswersConfig
-from stamm.align.results.bootstrap import Bootstrap
-from stamm.align.results.completions import PairedAnswers, PromptAnswers, read_paired
-from stamm.align.results.examples import EXAMPLE_RULE, example_pairs
-from stamm.align.results.kl_divergence import OptimumCurve, kl_estimate, optimum_gap
+from stamm.align.results.completions import (
+    CompletionLine,
+    EncodedCompletion,
+    PairedAnswers,
+    PromptAnswers,
+    encode_completion,
+    read_paired,
+)
+from stamm.align.results.config import AnswersConfig
 from stamm.align.training.log_probs import completion_log_probs
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_file
 from stamm.base.schema import write_record
+from stamm.chat.formats import ChatFormat
 from stamm.models.determinism import set_determinism
+from stamm.models.loading import OpenModel, open_model
+from stamm.models.model_source import ModelSource
 from stamm.runs.job import Workspace
-from stamm.runs.schemas.alignment import AlignmentFile
+from stamm.statistics.bootstrap import Bootstrap
 
 RESULT = "alignment.json"
 METHOD = (
@@ -57,7 +61,7 @@ class _LogRatios:
     ratios: list[list[list[float]]]
     tokens: list[list[list[int]]]
     recoded: float
-    reference: ChatModel
+    reference: OpenModel
     weights: dict[str, str]
 
 
@@ -65,7 +69,7 @@ def run(config: AnswersConfig, workspace: Workspace) -> None:
     """Write alignment.json: rewards, quantiles, wins, KL, length, repetition and cost.
 
     Raises   DataError for completions without rewards or prompts in common; ConfigError for missing
-             inputs; and as `load_chat_model`
+             inputs; and as `open_model`
     """
     inputs = workspace.inputs
     seeds = seeds_of(inputs)
@@ -81,20 +85,23 @@ def run(config: AnswersConfig, workspace: Workspace) -> None:
     columns = (config.reward_name, config.gold_name)[: 2 if gold else 1]
     prompts = paired.prompts
     bootstrap = Bootstrap(len(prompts), len(seeds), config.draws, config.seed, config.confidence)
-    found = _log_ratios(config, workspace, seeds, prompts)
-    chat = found.reference.chat
-    rewards = [of_answers(prompts, lambda one, i=i: one.rewards[i]) for i in range(len(columns))]  # type: ignore[misc]
+    log_ratios = _log_ratios(config, workspace, seeds, prompts)
+    chat = log_ratios.reference.chat
+    rewards = [
+        answer_metrics.of_answers(prompts, lambda answer, i=i: answer.rewards[i])  # type: ignore[misc]
+        for i in range(len(columns))
+    ]
     ranks = [answer_metrics.quantiles(prompts, i, config.ties) for i in range(len(columns))]
-    tokens = of_answers(prompts, lambda one: one.line.num_tokens)
+    tokens = answer_metrics.of_answers(prompts, lambda answer: answer.line.num_tokens)
     references = sorted(len(p.references) for p in prompts)[len(prompts) // 2]
     changes = [
-        answer_metrics.reward_change(bootstrap, *each, references)
-        for each in zip(columns, rewards, ranks, strict=True)
+        answer_metrics.reward_change(bootstrap, *reward_values, references)
+        for reward_values in zip(columns, rewards, ranks, strict=True)
     ]
     body: dict[str, Any] = {
         "seeds": seeds,
-        "model_sha256": found.weights,
-        "reference_sha256": found.reference.weights_sha256,
+        "model_sha256": log_ratios.weights,
+        "reference_sha256": log_ratios.reference.sha256,
         "chat_format": chat.name,
         "chat_format_sha256": chat.sha256,
         "sha256": {
@@ -107,24 +114,31 @@ def run(config: AnswersConfig, workspace: Workspace) -> None:
         "tie_rule": config.ties,
         "beta": config.beta,
         "rewards": changes,
-        "kl": kl_estimate(bootstrap, found.ratios, found.tokens, found.recoded),
-        "optimum": optimum_gap(bootstrap, found.ratios, ranks[0].means()[1], config.beta),
-        "curve": OptimumCurve().points(),
+        "kl": answer_metrics.kl_estimate(
+            bootstrap, log_ratios.ratios, log_ratios.tokens, log_ratios.recoded
+        ),
+        "optimum": answer_metrics.optimum_gap(
+            bootstrap, log_ratios.ratios, ranks[0].means()[1], config.beta
+        ),
+        "curve": answer_metrics.OptimumCurve().points(),
         "tokens": answer_metrics.change(bootstrap, tokens),
         "stopped": answer_metrics.change(
-            bootstrap, of_answers(prompts, lambda one: float(one.line.stopped))
+            bootstrap, answer_metrics.of_answers(prompts, lambda answer: float(answer.line.stopped))
         ),
-        "distinct_4": answer_metrics.change(bootstrap, _distinct_4(found.reference, prompts)),
+        "distinct_4": answer_metrics.change(
+            bootstrap,
+            answer_metrics.of_answers(prompts, lambda answer: _distinct_4(chat, answer.line)),
+        ),
         "length_slope": answer_metrics.length_slope(bootstrap, tokens, ranks[0]),
         "length_bins": answer_metrics.length_bins(bootstrap, tokens, ranks[0]),
-        "bits_per_byte": bits_change(
+        "bits_per_byte": answer_metrics.bits_change(
             config, inputs.get("start_evaluate"), _every(inputs, "evaluate", seeds)
         ),
-        "memorization": memorization_changes(
+        "memorization": answer_metrics.memorization_changes(
             config, inputs.get("start_audit"), _every(inputs, "audit", seeds)
         ),
-        "examples": example_pairs(prompts, ranks[0], config.examples),
-        "example_rule": EXAMPLE_RULE,
+        "examples": answer_metrics.example_pairs(prompts, ranks[0], config.examples),
+        "example_rule": answer_metrics.EXAMPLE_RULE,
     }
     write_record(workspace.folder / RESULT, AlignmentFile, body)
 
@@ -152,8 +166,8 @@ def _input(name: str, seed: str) -> str:
 
 def _every(inputs: Mapping[str, Path], name: str, seeds: Sequence[str]) -> list[Path]:
     """The input of every seed; [] where one is missing."""
-    found = [inputs.get(_input(name, seed)) for seed in seeds]
-    return [path for path in found if path is not None] if None not in found else []
+    paths = [inputs.get(_input(name, seed)) for seed in seeds]
+    return [path for path in paths if path is not None] if None not in paths else []
 
 
 def _counts(paired: PairedAnswers) -> dict[str, Any]:
@@ -191,7 +205,7 @@ def _log_ratios(
                 f"the chat format {model.chat.name} can write none of the completions",
                 where=str(inputs[_input("aligned", seed)]),
             )
-        weights[seed] = model.weights_sha256
+        weights[seed] = model.sha256
         logs.append((known, _log_probs(config, workspace, model, known, f"seed {seed}".strip())))
     reference = _model(inputs["reference"], inputs["tokenizer"])
     for known, log_pi in logs:
@@ -205,26 +219,23 @@ def _log_ratios(
 def _log_probs(
     config: AnswersConfig,
     workspace: Workspace,
-    model: ChatModel,
+    model: OpenModel,
     known: Sequence[Sequence[EncodedCompletion]],
     name: str,
 ) -> np.ndarray[Any, Any]:
-    answers = [each for row in known for each in row]
+    answers = [completion for row in known for completion in row]
     workspace.progress.begin(f"log-probabilities, {name}", len(answers), "answers")
-    found = completion_log_probs(
+    log_probs = completion_log_probs(
         model.decoder, answers, config.batch_tokens, workspace.progress
     ).numpy()
     workspace.progress.end()
-    return found
+    return log_probs
 
 
-def _model(folder: Path, tokenizer: Path) -> ChatModel:
-    return load_chat_model(source_of(folder, tokenizer))
+def _model(folder: Path, tokenizer: Path) -> OpenModel:
+    return open_model(ModelSource(model=folder, tokenizer=tokenizer), chat=True)
 
 
-def _distinct_4(model: ChatModel, prompts: Sequence[PromptAnswers]) -> AnswerValues:
-    def value(line: Any) -> float:
-        encoded = encode_completion(model.chat, line)
-        return answer_metrics.distinct_4(encoded.completion if encoded else [])
-
-    return of_answers(prompts, lambda one: value(one.line))
+def _distinct_4(chat: ChatFormat, line: CompletionLine) -> float:
+    encoded = encode_completion(chat, line)
+    return answer_metrics.distinct_4(encoded.completion if encoded else [])

@@ -1,7 +1,7 @@
 """Answers of the start model and of the tuned model to a few prompts of the data.
 
 Reads    start, model (stored decoders), tokenizer, data (prepared examples)
-Writes   sample_answers.json (`runs.schemas.alignment.SampleAnswersFile`)
+Writes   sample_answers.json (`align.records.SampleAnswersFile`)
 
 The prompts are the first of the held-out rows, then of the rows that were trained on. Both models take
 the most likely token.
@@ -15,20 +15,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stamm.align.data.encoded import HELD_OUT, PROMPTS
-from stamm.align.hf_chat_format import load_folder_chat
-from stamm.align.results.answers_config import SampleAnswersConfig
+from stamm.align.records import PreparedPrompts, SampleAnswersFile
 from stamm.align.results.completions import answer_text
+from stamm.align.results.config import SampleAnswersConfig
 from stamm.base.schema import read_record, write_record
 from stamm.chat.conversation import AssistantTurn, to_messages
 from stamm.engine.distributed import select_device
 from stamm.models.determinism import set_determinism
+from stamm.models.hf_chat_format import load_folder_chat
 from stamm.models.sampling import sample
 from stamm.models.sampling_config import SamplingConfig
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import weights_sha256
-from stamm.runs.schemas.alignment import SampleAnswersFile
-from stamm.runs.schemas.prepared_data import PreparedPrompts
 
 SAMPLE_ANSWERS = "sample_answers.json"
 _LONGEST = 4000
@@ -47,7 +46,7 @@ def run(config: SampleAnswersConfig, workspace: Workspace) -> None:
     before, start_sha256 = _answers(config, inputs["start"], inputs["tokenizer"], prompts)
     workspace.progress.advance(1)
     after, model_sha256 = _answers(config, inputs["model"], inputs["tokenizer"], prompts)
-    found = {
+    fields = {
         "start_sha256": start_sha256,
         "model_sha256": model_sha256,
         "max_new_tokens": config.max_new_tokens,
@@ -57,14 +56,14 @@ def run(config: SampleAnswersConfig, workspace: Workspace) -> None:
                 "row": row.row,
                 "held_out": row.split == HELD_OUT,
                 "question": row.question[:_LONGEST],
-                "before": before[place],
-                "after": after[place],
+                "before": before[index],
+                "after": after[index],
             }
-            for place, row in enumerate(rows)
-            if place in before and place in after
+            for index, row in enumerate(rows)
+            if index in before and index in after
         ],
     }
-    write_record(workspace.folder / SAMPLE_ANSWERS, SampleAnswersFile, found)
+    write_record(workspace.folder / SAMPLE_ANSWERS, SampleAnswersFile, fields)
     workspace.progress.end()
 
 
@@ -80,9 +79,9 @@ def _answers(
     drawn = SamplingConfig(temperature=0.0, max_new_tokens=config.max_new_tokens)
     sampled = sample(decoder, [prompts[k] for k in fitting], drawn, chat.stop_ids)
     texts = {
-        fitting[one.request]: answer_text(
-            to_messages(None, [AssistantTurn(chat.parse(one.tokens))])
+        fitting[completion.request]: answer_text(
+            to_messages(None, [AssistantTurn(chat.parse(completion.tokens))])
         )[:_LONGEST]
-        for one in sampled
+        for completion in sampled
     }
     return texts, weights_sha256(model)

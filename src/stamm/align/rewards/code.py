@@ -31,8 +31,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
+from stamm.align.rewards.config import Code
 from stamm.align.rewards.reward import Answer
-from stamm.align.rewards.reward_config import Code
 from stamm.base.errors import ConfigError, DataError
 
 Outcome = Literal["passed", "failed", "timed out", "too much output", "not started"]
@@ -125,7 +125,7 @@ os.execve(python, [python, "-I", "-S", "harness.py"], {"PATH": "/usr/bin:/bin", 
 
 
 class CodeReward:
-    """See `reward_config.Code`.
+    """See `config.Code`.
 
     Raises   ConfigError where the kernel cannot isolate a process and allow_network is not set
     """
@@ -285,10 +285,10 @@ def _outcome(process: subprocess.Popen[bytes], given: bytes, word: str, config: 
     deadline = time.monotonic() + 4 * config.seconds + 2  # and the start of two interpreters
     shown, writing = b"", [sink]
     while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             return "timed out"
-        readable, writable, _ = select.select([source], writing, [], left)
+        readable, writable, _ = select.select([source], writing, [], remaining)
         if writable:
             try:
                 given = given[os.write(sink, given) :]
@@ -315,7 +315,7 @@ def _outcome(process: subprocess.Popen[bytes], given: bytes, word: str, config: 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A new folder, removed by a program that no depth of folders in it can stop."""
+    """A new temporary folder, removed by `rm`, which can delete folders nested to any depth."""
     folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="stamm-code-")))
     try:
         yield folder
@@ -346,5 +346,8 @@ def _others(*, isolated: bool) -> int:
     """Processes that the limit counts beside those of the answer."""
     if isolated:
         return 2
-    owners = (folder.stat().st_uid for folder in Path("/proc").glob("[0-9]*/task/*"))
-    return 2 + sum(owner == os.getuid() for owner in owners)
+    num_threads = 0
+    for folder in Path("/proc").glob("[0-9]*/task/*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            num_threads += folder.stat().st_uid == os.getuid()
+    return 2 + num_threads

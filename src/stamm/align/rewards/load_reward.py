@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from stamm.align.rewards.code import CodeReward
-from stamm.align.rewards.instructions import InstructionReward
-from stamm.align.rewards.memorized import NotMemorizedReward
-from stamm.align.rewards.reward import Answer, Reward, rewards_of
-from stamm.align.rewards.reward_config import (
+from stamm.align.rewards.config import (
     Code,
     CustomReward,
     Instructions,
@@ -24,41 +21,67 @@ from stamm.align.rewards.reward_config import (
     Stopped,
     Weighted,
 )
+from stamm.align.rewards.reward import Answer, BatchReward, Reward, rewards_of
 from stamm.align.rewards.rules import (
+    InstructionReward,
     JsonReward,
     LanguageReward,
     LengthReward,
+    NotMemorizedReward,
     NumberReward,
     StoppedReward,
 )
-from stamm.align.rewards.user_reward import load_user_reward
-from stamm.base.errors import DataError
-from stamm.base.user_code import load_reference
-
-BUILT_IN_NAMES = (
-    "number",
-    "json_format",
-    "length",
-    "language",
-    "instructions",
-    "not_memorized",
-    "stopped",
-    "code",
-    "reward_model",
-    "weighted",
-)
-"""Names of the built-in rewards, which a user's reward cannot have."""
-
-# Loaded when it is named: rules need no torch.
-_REWARD_MODEL = "stamm.align.rewards.reward_model:RewardModel"
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.user_code import guarded, load_named, load_reference, source_file
 
 
-class LoadsReward(Protocol):
-    """A class of rewards that are read from a run folder."""
+class UserReward:
+    """See `config.CustomReward`; a DataError of the user's is one answer without a reward."""
 
-    @classmethod
-    def load(cls, run: str) -> Reward:
-        """The reward in the folder `run`."""
+    def __init__(self, reward: Reward, reference: str) -> None:
+        self.name = reward.name
+        self._reward = reward
+        self._file = source_file(reference, type(reward))
+
+    def __call__(self, answer: Answer) -> float:
+        """The user's reward, unchecked."""
+        value: float = guarded(self._file, lambda: self._reward(answer), (DataError,))
+        return value
+
+
+class UserBatchReward(UserReward):
+    """A user's reward with a method `many`."""
+
+    def __init__(self, reward: BatchReward, reference: str) -> None:
+        super().__init__(reward, reference)
+        self._batch = reward
+
+    def many(self, answers: Sequence[Answer]) -> Sequence[float | DataError]:
+        """The user's rewards, unchecked but for their number."""
+        values: list[float | DataError] = guarded(
+            self._file, lambda: list(self._batch.many(answers))
+        )
+        if len(values) != len(answers):
+            raise ConfigError(
+                f"{self.name}.many returned {len(values)} rewards for {len(answers)} answers",
+                where=str(self._file),
+                fix="Return one per answer, in order",
+            )
+        return values
+
+
+def load_user_reward(reference: str, reserved: Sequence[str]) -> UserReward:
+    """The reward that `reference` names.
+
+    reserved   names of built-in rewards
+    Raises     ConfigError when it cannot be loaded or has no usable name.
+    """
+    reward = load_named(
+        reference, Reward, "a reward", names="rewards in records", reserved=reserved
+    )
+    if isinstance(reward, BatchReward):
+        return UserBatchReward(reward, reference)
+    return UserReward(reward, reference)
 
 
 def load_reward(config: RewardConfig) -> Reward:
@@ -70,12 +93,12 @@ def load_reward(config: RewardConfig) -> Reward:
 
 
 class WeightedReward:
-    """See `reward_config.Weighted`."""
+    """See `config.Weighted`."""
 
     name = "weighted"
 
     def __init__(self, config: Weighted) -> None:
-        self._parts = tuple(_single(each) for each in config.rewards)
+        self._parts = tuple(_single(part) for part in config.rewards)
         weights = config.weights or (1.0,) * len(self._parts)
         total = sum(weights) if config.combine == "mean" else 1.0
         self._weights = tuple(weight / total for weight in weights)
@@ -101,26 +124,29 @@ class WeightedReward:
         return total
 
 
+_RULES = (
+    *(NumberReward, JsonReward, LengthReward, LanguageReward, InstructionReward),
+    *(NotMemorizedReward, StoppedReward, CodeReward, WeightedReward),
+)
+# Names of the built-in rewards, which a user's reward cannot use.
+_NAMES: tuple[str, ...] = (*(reward.name for reward in _RULES), "reward_model")
+# A reward model is loaded when it is named: rules need no torch.
+_REWARD_MODEL = "stamm.align.training.reward_model:RewardModel"
+_BUILT_IN: Mapping[type[SingleReward], Callable[[Any], Reward]] = {
+    Number: NumberReward,
+    JsonFormat: JsonReward,
+    Length: LengthReward,
+    Language: LanguageReward,
+    Instructions: InstructionReward,
+    NotMemorized: NotMemorizedReward,
+    Stopped: lambda config: StoppedReward(),
+    Code: CodeReward,
+    ModelReward: lambda config: load_reference(_REWARD_MODEL, None, "a reward model").load(
+        config.run
+    ),
+    CustomReward: lambda config: load_user_reward(config.reference, _NAMES),
+}
+
+
 def _single(config: SingleReward) -> Reward:
-    match config:
-        case Number():
-            return NumberReward(config)
-        case JsonFormat():
-            return JsonReward(config)
-        case Length():
-            return LengthReward(config)
-        case Language():
-            return LanguageReward(config)
-        case Instructions():
-            return InstructionReward(config)
-        case NotMemorized():
-            return NotMemorizedReward(config)
-        case Stopped():
-            return StoppedReward()
-        case Code():
-            return CodeReward(config)
-        case ModelReward():
-            model: type[LoadsReward] = load_reference(_REWARD_MODEL, None, "a reward model")
-            return model.load(config.run)
-        case CustomReward():
-            return load_user_reward(config.reference, BUILT_IN_NAMES)
+    return _BUILT_IN[type(config)](config)

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 from stamm.base.errors import DataError, visible
-from stamm.chat.conversation import AssistantTurn, Conversation, Response
+from stamm.chat.conversation import AssistantTurn, Conversation
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,7 @@ class Answer:
     @property
     def text(self) -> str:
         """The text that the user is shown: without thoughts, tool calls and tool outputs."""
-        return "".join(
-            block.text for block in self.completion.blocks if isinstance(block, Response)
-        )
+        return self.completion.text
 
 
 @runtime_checkable
@@ -64,13 +62,13 @@ def rewards_of(reward: Reward, answers: Sequence[Answer]) -> list[float | DataEr
     """The reward of each answer, in order; DataError for one without a finite reward."""
     if isinstance(reward, BatchReward):
         return [_checked(reward, value) for value in reward.many(answers)]
-    found: list[float | DataError] = []
+    rewards: list[float | DataError] = []
     for answer in answers:
         try:
-            found.append(_checked(reward, reward(answer)))
+            rewards.append(_checked(reward, reward(answer)))
         except DataError as error:
-            found.append(error)
-    return found
+            rewards.append(error)
+    return rewards
 
 
 def _checked(reward: Reward, value: object) -> float | DataError:

@@ -4,7 +4,7 @@ Reads    a file of rows with a prompt and a completion, with messages that end w
          with a chosen and a rejected answer
 Writes   the same rows with the column "reward" (of a pair: chosen_reward, rejected_reward) and
          without columns of an earlier reward, such as ref_rewards, as JSONL,
-         and beside it NAME.manifest.json (`runs.schemas.rewards`): reward, hashes of its files, of input
+         and beside it NAME.manifest.json (`align.records.ScoreManifest`): reward, hashes of its files, of input
          and output, and the rows that could not be read or scored
 
 An answer without content, of a model that ended its turn at once, is scored as any other: without it
@@ -18,32 +18,30 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from stamm.align.data.dataset_reader import BadRow, read_rows
+import numpy as np
+from numpy.typing import NDArray
+
+from stamm.align.data.dataset_reader import TRUNCATED, read_rows
 from stamm.align.data.examples import (
     CHOSEN_REWARD,
     REJECTED_REWARD,
-    ChatExample,
-    Example,
-    PreferencePair,
-    RatedAnswer,
-    last_answer,
+    prompt_and_answers,
 )
+from stamm.align.records import BadRow, ScoreManifest
+from stamm.align.rewards.config import ScoreConfig, reward_sources
 from stamm.align.rewards.load_reward import load_reward
 from stamm.align.rewards.reward import Answer, BatchReward, Reward, rewards_of
-from stamm.align.rewards.reward_config import ScoreConfig
-from stamm.align.rewards.sources import reward_sources
-from stamm.align.rewards.statistics import constant_prompts, rank_correlation, tied_pairs
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import atomic, json_line, sha256_file, sha256_value
-from stamm.base.schema import write_record
-from stamm.chat.conversation import before_last_turn, to_messages
-from stamm.runs.schemas.rewards import ScoreManifest
+from stamm.base.schema import read_record, write_record
+from stamm.chat.conversation import to_messages
+from stamm.runs.job import Workspace
 
 BATCH_ROWS = 1024
 """Rows that a `BatchReward` scores together."""
@@ -55,66 +53,6 @@ _NAMED = 1000  # bad rows that the manifest lists
 
 
 @dataclass(frozen=True)
-class ScoreSummary:
-    """Result of `score_file`.
-
-    rewards    the reward of each answer of the rows that have one, in order; of a pair, the chosen
-               answer's first
-    lengths    characters of each answer
-    prompts    number of each answer's prompt, from 0
-    rows       how many rows have rewards
-    pairs      how many of them are pairs
-    agreeing   pairs whose chosen answer has the larger reward; a tie counts 1/2
-    bad        rows without a reward, at most 1,000 of them
-    num_bad    how many there were
-    """
-
-    rewards: Sequence[float]
-    lengths: Sequence[int]
-    prompts: Sequence[int]
-    rows: int
-    pairs: int
-    agreeing: float
-    bad: Sequence[BadRow]
-    num_bad: int
-
-    @property
-    def mean(self) -> float:
-        """Mean reward; NaN without rows."""
-        return math.fsum(self.rewards) / len(self.rewards) if self.rewards else math.nan
-
-    @property
-    def agreement(self) -> float | None:
-        """Share of the pairs whose chosen answer has the larger reward; None without pairs."""
-        return self.agreeing / self.pairs if self.pairs else None
-
-    @property
-    def distinct(self) -> int:
-        """Number of different rewards."""
-        return len(set(self.rewards))
-
-    @property
-    def num_prompts(self) -> int:
-        """Number of different prompts."""
-        return len(set(self.prompts))
-
-    @property
-    def tied_pairs(self) -> float | None:
-        """Share of the pairs of answers to one prompt with equal rewards; None without any."""
-        return tied_pairs(self.rewards, self.prompts)
-
-    @property
-    def constant_prompts(self) -> float | None:
-        """Share of the prompts with several answers that all have one reward; None without any."""
-        return constant_prompts(self.rewards, self.prompts)
-
-    @property
-    def length_correlation(self) -> float | None:
-        """Spearman's rank correlation of reward and length; None if one is constant."""
-        return rank_correlation(self.rewards, self.lengths)
-
-
-@dataclass(frozen=True)
 class _Row:
     """A row's answers, and the reason why it has no reward if there are none or one gets none."""
 
@@ -122,8 +60,8 @@ class _Row:
     place: BadRow
 
 
-def score_file(data: Path, out: Path, config: ScoreConfig) -> ScoreSummary:
-    """Write the rows of `data` with their rewards to `out`.
+def score_file(data: Path, out: Path, config: ScoreConfig) -> ScoreManifest:
+    """Write the rows of `data` with their rewards to `out`, and the manifest beside it, which is returned.
 
     Raises   ConfigError when `out` exists or a user's reward raises, DataError for a bad row with
              bad_rows="stop", when no row could be scored, and when `data` changes meanwhile
@@ -138,43 +76,33 @@ def score_file(data: Path, out: Path, config: ScoreConfig) -> ScoreSummary:
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic(out) as temporary:
         with temporary.open("w", encoding="utf-8") as file:
-            summary = _write(file, data, reward, config)
-        if not summary.rewards:
-            first = f": {summary.bad[0].line()}" if summary.bad else ""
+            counts = _write(file, data, reward, config)
+        if not counts["rows"]:
+            first = f": {counts['bad_rows'][0].line()}" if counts["bad_rows"] else ""
             raise DataError(f"no row of {data} can be scored{first}")
         if sha256_file(data) != before:
             raise DataError(f"{data} changed while it was read", fix="Score it again")
         # Written before the file that it describes: what exists has a manifest.
-        write_record(
-            out.with_name(out.name + ".manifest.json"),
-            ScoreManifest,
-            {
-                "kind": "score",
-                "reward": reward.name,
-                "config": to_plain(config),
-                "reads": {
-                    name: {"path": str(path), "sha256": sha256_file(path)}
-                    for name, path in sources.items()
-                },
-                "input": {"path": str(data), "sha256": before},
-                "output": {"path": out.name, "sha256": sha256_file(temporary)},
-                "rows": summary.rows,
-                "answers": len(summary.rewards),
-                "agreement": summary.agreement,
-                "mean_reward": summary.mean,
-                "distinct_rewards": summary.distinct,
-                "prompts": summary.num_prompts,
-                "tied_pairs": summary.tied_pairs,
-                "constant_prompts": summary.constant_prompts,
-                "length_correlation": summary.length_correlation,
-                "num_bad_rows": summary.num_bad,
-                "bad_rows": [vars(row) for row in summary.bad],
+        body = {
+            "kind": "score",
+            "reward": reward.name,
+            "config": to_plain(config),
+            "reads": {
+                name: {"path": str(path), "sha256": sha256_file(path)}
+                for name, path in sources.items()
             },
-        )
-    return summary
+            "input": {"path": str(data), "sha256": before},
+            "output": {"path": out.name, "sha256": sha256_file(temporary)},
+            **counts,
+            "bad_rows": [vars(row) for row in counts["bad_rows"]],
+        }
+        manifest = out.with_name(f"{out.name}.manifest.json")
+        write_record(manifest, ScoreManifest, body)
+    return read_record(ScoreManifest, manifest)
 
 
-def _write(file: TextIO, data: Path, reward: Reward, config: ScoreConfig) -> ScoreSummary:
+def _write(file: TextIO, data: Path, reward: Reward, config: ScoreConfig) -> dict[str, Any]:
+    """Write the rows with rewards; the counts of `ScoreManifest`."""
     rewards, lengths, prompts = array("d"), array("q"), array("q")
     num_rows = num_pairs = num_bad = 0
     agreeing = 0.0
@@ -188,7 +116,7 @@ def _write(file: TextIO, data: Path, reward: Reward, config: ScoreConfig) -> Sco
                 if config.bad_rows == "stop":
                     raise DataError(values.reason, where=f"{values.file}, row {values.row}")
                 num_bad += 1
-                bad += [values] if len(bad) < _NAMED else []
+                bad += [values] if len(bad) < _NAMED or values.cause == TRUNCATED else []
                 continue
             num_rows += 1
             rewards.extend(values)
@@ -203,9 +131,19 @@ def _write(file: TextIO, data: Path, reward: Reward, config: ScoreConfig) -> Sco
             if len(values) == 2:
                 num_pairs += 1
                 agreeing += 0.5 * ((values[0] > values[1]) + (values[0] >= values[1]))
-    return ScoreSummary(
-        rewards, lengths, prompts, num_rows, num_pairs, agreeing, bad=bad, num_bad=num_bad
-    )
+    return {
+        "rows": num_rows,
+        "answers": len(rewards),
+        "agreement": agreeing / num_pairs if num_pairs else None,
+        "mean_reward": math.fsum(rewards) / len(rewards) if rewards else None,
+        "distinct_rewards": len(set(rewards)),
+        "prompts": len(known),
+        "tied_pairs": tied_pairs(rewards, prompts),
+        "constant_prompts": constant_prompts(rewards, prompts),
+        "length_correlation": rank_correlation(rewards, lengths),
+        "num_bad_rows": num_bad,
+        "bad_rows": bad,
+    }
 
 
 def _prompt_key(answer: Answer) -> str:
@@ -226,15 +164,15 @@ def _scored(reward: Reward, batch: Sequence[_Row]) -> Iterator[tuple[float, ...]
         where = f"{error.where}, for {first.file}, {rows}"
         raise ConfigError(error.what, where=where, fix=error.fix) from error
     for row in batch:
-        found: list[float] = []
-        wrong: BadRow | None = None if row.answers else row.place
+        rewards: list[float] = []
+        bad_row: BadRow | None = None if row.answers else row.place
         for value in itertools.islice(values, len(row.answers)):
             if isinstance(value, DataError):
                 reason = value.line().rstrip(".")
-                wrong = BadRow(row.place.file, row.place.row, reason, NO_REWARD)
+                bad_row = BadRow(row.place.file, row.place.row, reason, NO_REWARD)
             else:
-                found.append(value)
-        yield tuple(found) if wrong is None else wrong
+                rewards.append(value)
+        yield tuple(rewards) if bad_row is None else bad_row
 
 
 def _rows(data: Path) -> Iterator[_Row]:
@@ -243,16 +181,78 @@ def _rows(data: Path) -> Iterator[_Row]:
             yield _Row((), example)
             continue
         origin = example.origin
-        place = BadRow(origin.file, origin.row, "the row has no completion", NO_REWARD)
-        yield _Row(tuple(_answers(row, example)), place)
+        no_completion = BadRow(origin.file, origin.row, "the row has no completion", NO_REWARD)
+        prompt, answers = prompt_and_answers(example)
+        yield _Row(tuple(Answer(prompt, answer, row) for answer in answers), no_completion)
 
 
-def _answers(row: Mapping[str, Any], example: Example) -> Iterator[Answer]:
-    if isinstance(example, RatedAnswer):
-        yield Answer(example.prompt, example.completion, row)
-    elif isinstance(example, PreferencePair):
-        yield Answer(example.prompt, example.chosen, row)
-        yield Answer(example.prompt, example.rejected, row)
-    elif isinstance(example, ChatExample):
-        whole = example.conversation
-        yield Answer(before_last_turn(whole), last_answer(whole), row)
+Array = NDArray[np.float64]
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Spearman's rank correlation in [-1, 1], with mid-ranks for ties; shapes (N,).
+
+    Edge     None where one of the two is constant, and for fewer than two values
+    """
+    ranks = [_mid_ranks(np.asarray(values, float)) for values in (first, second)]
+    if any(len(rank) < 2 or rank.min() == rank.max() for rank in ranks):
+        return None
+    x, y = (rank - rank.mean() for rank in ranks)
+    return float((x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum()))
+
+
+def tied_pairs(rewards: Sequence[float], prompts: Sequence[int]) -> float | None:
+    """Share of the pairs of answers to the same prompt that have equal rewards, in [0, 1].
+
+    Such a pair has no chosen answer, and the quantiles of its answers are equal.
+
+    prompts   the number of each answer's prompt, (N,)
+
+    Edge      None without two answers to one prompt
+    """
+    prompt = np.asarray(prompts, np.int64)
+    prompt_and_reward = np.stack([prompt.astype(float), np.asarray(rewards, float)])
+    pairs = _pairs(np.unique(prompt, return_counts=True)[1])
+    equal = _pairs(np.unique(prompt_and_reward, axis=1, return_counts=True)[1])
+    return equal / pairs if pairs else None
+
+
+def constant_prompts(rewards: Sequence[float], prompts: Sequence[int]) -> float | None:
+    """Share of the prompts with two answers or more whose answers all have the same reward.
+
+    A preference loss cannot learn from them: all answers are right, or all are wrong.
+
+    Edge      None without such a prompt
+    """
+    _, groups, counts = np.unique(prompts, return_inverse=True, return_counts=True)
+    values = np.asarray(rewards, float)
+    lowest, highest = np.full(len(counts), np.inf), np.full(len(counts), -np.inf)
+    np.minimum.at(lowest, groups, values)
+    np.maximum.at(highest, groups, values)
+    several = counts >= 2
+    return float((lowest == highest)[several].mean()) if several.any() else None
+
+
+def _mid_ranks(values: Array) -> Array:
+    """Ranks from 1; equal values have the mean of their ranks."""
+    _, groups, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks: Array = (last - (counts - 1) / 2)[groups]
+    return ranks
+
+
+def _pairs(counts: NDArray[np.int64]) -> int:
+    return int((counts * (counts - 1) // 2).sum())
+
+
+SCORED = "scored.jsonl"
+
+
+def run(config: ScoreConfig, workspace: Workspace) -> None:
+    """Score every answer of the input."""
+    out = workspace.folder / SCORED
+    out.unlink(missing_ok=True)  # of an attempt that was interrupted
+    workspace.progress.begin("score", 1, "files")
+    scored = score_file(workspace.inputs["answers"], out, config)
+    bad = f", {scored.num_bad_rows} without a reward" if scored.num_bad_rows else ""
+    workspace.progress.end(f"mean reward {scored.mean_reward:.3f}{bad}")

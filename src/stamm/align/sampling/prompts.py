@@ -6,19 +6,20 @@ Checked  tests/unit/align/test_sample_job.py
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stamm.align.data.dataset_reader import BadRow, read_rows
-from stamm.align.data.examples import ALIASES, ChatExample, unknown_keys
+from stamm.align.data.dataset_reader import read_rows, truncated_files
+from stamm.align.data.examples import ALIASES, prompt_and_answers, unknown_keys
+from stamm.align.records import BadRow, truncation_sentence
+from stamm.base.console import Progress
 from stamm.base.errors import DataError
 from stamm.base.known_keys import UnknownKeys
 from stamm.chat.conversation import (
     AssistantTurn,
     Conversation,
-    before_last_turn,
     read_conversation,
     to_messages,
 )
@@ -37,6 +38,7 @@ NOT_KEPT = frozenset(
 )
 """Columns of a prompt's row that its completions do not have, or have with another content."""
 LONGEST_NAME = 100
+BAD_ROWS = "bad_rows.jsonl"
 TOO_LONG, NOT_WRITABLE = "too_long", "not_writable"
 
 
@@ -74,10 +76,7 @@ def read_prompts(path: Path, unknown: UnknownKeys | None = None) -> Iterator[Sam
         if isinstance(example, BadRow):
             yield example
             continue
-        if isinstance(example, ChatExample):
-            conversation = before_last_turn(example.conversation)
-        else:
-            conversation = example.prompt
+        conversation, _ = prompt_and_answers(example)
         yield SamplePrompt(
             file=example.origin.file,
             row=example.origin.row,
@@ -87,6 +86,19 @@ def read_prompts(path: Path, unknown: UnknownKeys | None = None) -> Iterator[Sam
             deliberation=conversation.deliberation,
             columns=kept_columns(row),
         )
+
+
+def log_unanswered(bad: Sequence[BadRow], unknown: UnknownKeys, progress: Progress) -> None:
+    """Log how many rows are not answered, files that end in the middle, and keys that are not used."""
+    for line in (
+        f"{len(bad):,} rows are not answered, the first is {bad[0].line()}. {BAD_ROWS} names each."
+        if bad
+        else "",
+        truncation_sentence(truncated_files(bad)),
+        unknown.sentence("prompts"),
+    ):
+        if line:
+            progress.log(line)
 
 
 def encoded_prompt(
@@ -111,7 +123,7 @@ def encoded_prompt(
 def completion_row(
     prompt: SamplePrompt, found: Sampled, n: int, chat: ChatFormat
 ) -> dict[str, Any]:
-    """The row of a completion, as `sample_job` documents it."""
+    """The row of a completion; docs/alignment/sampling.md has its columns."""
     return {
         "id": prompt.id,
         "prompt": prompt.messages,

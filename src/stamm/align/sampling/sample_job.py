@@ -9,20 +9,7 @@ Writes   prompts-00000.jsonl, .. (what each shard answers), completions-00000.js
 A shard is sampled again when its prompts, the settings, the weights, the tokenizer, the chat format or
 the code change.
 
-A row of completions.jsonl:
-
-id, prompt, tools, deliberation   of the prompt; prompt is a list of messages
-completion         the answer: a list with one message
-sample             from 0 to n - 1
-log_prob           of the completion's tokens in nats, at temperature 1 without top_k and top_p: that
-                   of the model, as a reference for preference objectives
-sampled_log_prob   the same under the distribution that was drawn from; null where the engine does not
-                   report it. It differs from log_prob with temperature, top_k or top_p: then the
-                   reference distribution of the rewards is not the model's own
-num_tokens         tokens of the completion, the end token included
-stopped            false when it was cut at its longest length
-token_ids          the sampled tokens: text that is encoded again may be divided otherwise
-others             columns of the prompt's row, as `prompts.kept_columns` keeps them
+docs/alignment/sampling.md has the columns of completions.jsonl.
 
 Checked  tests/unit/align/test_sample_job.py, tests/cli/test_sample_command.py
 """
@@ -37,61 +24,59 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from stamm.align.data.data_files import locate_file
-from stamm.align.data.dataset_reader import BadRow
+from stamm.align.data.config import locate_file
 from stamm.align.import_config import BESIDE
-from stamm.align.model_source import (
-    ChatModel,
-    ModelSource,
-    load_chat_format,
-    load_chat_model,
-    source_of,
-)
+from stamm.align.records import BadRow
+from stamm.align.sampling.config import SampleConfig
 from stamm.align.sampling.prompts import (
+    BAD_ROWS,
     SamplePrompt,
     completion_row,
     encoded_prompt,
+    log_unanswered,
     read_prompts,
 )
-from stamm.align.sampling.sample_config import SampleConfig
 from stamm.align.sampling.vllm_engine import VllmEngine, check_installed
 from stamm.align.shard_device import device_type, on_device
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import atomic, json_line, read_json, remove_leftovers, write_text
+from stamm.base.files import atomic, json_line, read_json, remove_leftovers, write_lines, write_text
 from stamm.base.known_keys import UnknownKeys
 from stamm.base.schema import read_objects
 from stamm.base.user_code import load_reference
 from stamm.chat.formats import ChatFormat
 from stamm.chat.template_files import CONFIG as TOKENIZER_CONFIG
 from stamm.chat.template_files import TEMPLATE
-from stamm.corpus.tokenizer.tokenizer import FILE
 from stamm.engine.distributed import select_device
 from stamm.models.determinism import set_determinism
 from stamm.models.hf_architecture import hub_class, unsupported_reasons
+from stamm.models.hf_chat_format import load_chat_format
 from stamm.models.hf_files import CONFIG, GENERATION, INDEX
+from stamm.models.loading import OpenModel, open_model
+from stamm.models.model_source import ModelSource
 from stamm.models.sampling import sample
 from stamm.models.serialization import checked_config, load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import DECODER, weights_sha256
 from stamm.runs.run_sharded import run_shards
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
+from stamm.tokenizer.tokenizer import FILE
 
-COMPLETIONS, BAD_ROWS = "completions.jsonl", "bad_rows.jsonl"
+COMPLETIONS = "completions.jsonl"
 # Loaded when it is needed: it loads transformers.
 _WRITER = "stamm.export.transformers_target:write_folder"
-CODE_PACKAGES = ("activations", "align", "base", "chat", "corpus/tokenizer", "models")
+CODE_PACKAGES = ("activations", "align", "base", "chat", "models", "tokenizer")
 """Folders of the package whose code decides a completion."""
 
 
 def run(config: SampleConfig, workspace: Workspace) -> None:
     """Sample `config.n` completions of every prompt.
 
-    Raises   DataError when the file has no prompt; ConfigError for an engine that is not there
+    Raises   DataError when the file has no prompt; ConfigError for an engine that is not installed
     """
     folder = workspace.folder
     remove_leftovers(folder)
-    source = source_of(workspace.inputs["model"], workspace.inputs["tokenizer"])
+    source = ModelSource(model=workspace.inputs["model"], tokenizer=workspace.inputs["tokenizer"])
     if config.engine == "vllm":
         check_installed()
         source = _for_vllm(source, folder)
@@ -100,14 +85,7 @@ def run(config: SampleConfig, workspace: Workspace) -> None:
     bad: list[BadRow] = []
     unknown = UnknownKeys()
     shards = tuple(_write_prompts(config, folder, bad, unknown))
-    for line in (
-        f"{len(bad):,} rows are not answered, the first is {bad[0].line()}. {BAD_ROWS} names each."
-        if bad
-        else "",
-        unknown.sentence("prompts"),
-    ):
-        if line:
-            workspace.progress.log(line)
+    log_unanswered(bad, unknown, workspace.progress)
     job = ShardedJob(
         folder=folder,
         work="stamm.align.sampling.sample_job:sample_shard",
@@ -140,36 +118,37 @@ def sample_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     tokens: list[list[int]] = []
     keys: list[int] = []
     left_out: list[BadRow] = []
-    for place, (_, plain) in enumerate(read_objects(Path(task.inputs["prompts"]))):
+    for index, (_, plain) in enumerate(read_objects(Path(task.inputs["prompts"]))):
         prompt = SamplePrompt(**plain)
         ids = encoded_prompt(prompt, chat, context)
         if isinstance(ids, BadRow):
             left_out.append(ids)
             continue
         answered.append(prompt)
-        first = (task.extra["first"] + place) * config.n
+        first = (task.extra["first"] + index) * config.n
         tokens += [ids] * config.n
         keys += range(first, first + config.n)
     if isinstance(engine, VllmEngine):
-        found = engine.sample(tokens, config, chat.stop_ids, keys)
+        sampled = engine.sample(tokens, config, chat.stop_ids, keys)
     else:
-        done = sample(engine.decoder, tokens, config, chat.stop_ids, keys)
-        found = sorted(done, key=lambda each: each.request)
+        unordered = sample(engine.decoder, tokens, config, chat.stop_ids, keys)
+        sampled = sorted(unordered, key=lambda completion: completion.request)
     rows = (
-        completion_row(answered[each.request // config.n], each, config.n, chat) for each in found
+        completion_row(answered[completion.request // config.n], completion, config.n, chat)
+        for completion in sampled
     )
     completions, unanswered = (
         _completions(job.folder, task.name),
         _unanswered(job.folder, task.name),
     )
-    write_text(completions, "".join(map(json_line, rows)))
-    write_text(unanswered, "".join(json_line(vars(row)) for row in left_out))
+    write_lines(completions, rows)
+    write_lines(unanswered, map(vars, left_out))
     return ShardResult(
         outputs=(completions.name, unanswered.name),
         num_read=len(answered) + len(left_out),
         kept=len(answered),
         dropped=dict(Counter(row.cause for row in left_out)),
-        facts={"tokens": sum(len(each.tokens) for each in found)},
+        facts={"tokens": sum(len(completion.tokens) for completion in sampled)},
     )
 
 
@@ -258,20 +237,20 @@ def _for_vllm(source: ModelSource, folder: Path) -> ModelSource:
         write: Any = load_reference(_WRITER, None, "a writer of models")
         write(out, load_decoder(source.model).merged(), source.tokenizer / FILE)
         write_text(stamp, weights)  # last: the folder is whole
-    return ModelSource(kind="hub", model=out, tokenizer=source.tokenizer)
+    return ModelSource(model=out, tokenizer=source.tokenizer)
 
 
 @functools.lru_cache(maxsize=1)
 def _loaded(
     engine: str, device: str, model: str, tokenizer: str, files: tuple[tuple[str, str, str], ...]
-) -> tuple[ChatFormat, ChatModel | VllmEngine, int]:
+) -> tuple[ChatFormat, OpenModel | VllmEngine, int]:
     """Chat format, model and context. `files` has the hash of every file, for the cache."""
     set_determinism(1)
-    source = source_of(Path(model), Path(tokenizer))
+    source = ModelSource(model=Path(model), tokenizer=Path(tokenizer))
     if engine == "vllm":
         context = int(read_json(source.model / CONFIG)["max_position_embeddings"])
         chat = load_chat_format(source.tokenizer)
         return chat, VllmEngine(source.model, source.model, context), context
-    loaded = load_chat_model(source)
+    loaded = open_model(source, chat=True)
     loaded.decoder.to(select_device(device))
     return loaded.chat, loaded, loaded.decoder.config.max_context

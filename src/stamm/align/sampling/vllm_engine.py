@@ -67,7 +67,7 @@ class VllmEngine:
 
         sampled_log_prob is None where temperature, top_k or top_p change the distribution.
         """
-        found = self._model.generate(
+        outputs = self._model.generate(
             [{"prompt_token_ids": list(prompt)} for prompt in prompts],
             [
                 self._vllm.SamplingParams(
@@ -86,7 +86,9 @@ class VllmEngine:
             use_tqdm=False,
         )
         plain = config.temperature == 1 and config.top_k == 0 and config.top_p == 1.0
-        return [_sampled(request, output.outputs[0], plain) for request, output in enumerate(found)]
+        return [
+            _sampled(request, output.outputs[0], plain) for request, output in enumerate(outputs)
+        ]
 
 
 def _sampled(request: int, output: Any, plain: bool) -> Sampled:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,8 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stamm.align.training.chat_dataset import best_fit, token_counts
-from stamm.align.training.epoch_order import epoch_order
+from stamm.align.data.encoded import EncodedAnswer, ReadSequence
+from stamm.align.training.chat_dataset import (
+    best_fit,
+    epoch_order,
+    filled_rows,
+    row_width,
+    token_counts,
+)
 from stamm.align.training.log_probs import AnswerTokens
 from stamm.base.errors import DataError
 from stamm.pretrain.dataset import moved
@@ -37,7 +44,7 @@ class TrainingAnswer(AnswerTokens, Protocol):
 
     @property
     def reward(self) -> float | None:
-        """Its reward; None: not rated."""
+        """Reward of the answer; None: not rated."""
 
     @property
     def ref_rewards(self) -> tuple[float, ...]:
@@ -56,7 +63,7 @@ class AnswerBatch:
     ref_reward_BN          rewards of reference completions, float64, filled up with NaN
     length_B               tokens that count, int64
     num_examples           pairs, or single answers
-    mismatched             prompts with answers to other prompts, for KTO
+    mismatched             prompts with answers to other prompts, for losses that read KL
     """
 
     tokens_RT: Tensor
@@ -82,12 +89,8 @@ class AnswerBatch:
 
     def to(self, device: torch.device) -> AnswerBatch:
         """The same batch on a device."""
-        left = ("num_examples", "mismatched")
-        names = [f.name for f in dataclasses.fields(self) if f.name not in left]
-        values = moved([getattr(self, name) for name in names], device)
-        tensors: dict[str, Any] = dict(zip(names, values, strict=True))
         others = None if self.mismatched is None else self.mismatched.to(device)
-        return dataclasses.replace(self, **tensors, mismatched=others)
+        return dataclasses.replace(self, **on_device(self, device), mismatched=others)
 
 
 class AnswerSequences:
@@ -96,12 +99,14 @@ class AnswerSequences:
     answers      prepared answers, those of a pair beside each other
     reference    log-probability of each answer under the reference policy, float64; None: not needed
     paired       examples are pairs; otherwise every answer is an example of its own
-    context      tokens of a packed row
+    context      most tokens of a packed row; rows of equally many examples are equally wide, by
+                 `row_width` of the longest examples of the data
     seed         decides the order in each epoch
     pad          id of the padding token
+    padded       whether all rows have `context` tokens: processes divide them at fixed places
     labels       1 or 0 for each answer, in place of its reward; None: rewards are read
     mismatched   prompts with answers to others, and their log-probabilities under the reference
-                 policy, as `mismatched_answers.MismatchedAnswers`; None: not needed
+                 policy, as `MismatchedAnswers`; None: not needed
 
     Raises   DataError without answers, for an answer that is longer than a row, and with `paired`
              for an example that is not one chosen and one rejected answer
@@ -116,6 +121,7 @@ class AnswerSequences:
         context: int,
         seed: int,
         pad: int,
+        padded: bool = False,
         labels: Sequence[float] | None = None,
         mismatched: tuple[Sequence[TrainingAnswer | None], Sequence[float]] | None = None,
     ) -> None:
@@ -124,7 +130,9 @@ class AnswerSequences:
         self._answers, self._context, self._seed, self._pad = answers, context, seed, pad
         self._labels, self._mismatched = labels, mismatched
         self._reference = [math.nan] * len(answers) if reference is None else list(reference)
-        self._examples = _pairs(answers) if paired else [(place,) for place in range(len(answers))]
+        self._examples = (
+            pairs_of(answers) if paired else [(position,) for position in range(len(answers))]
+        )
         self._lengths = token_counts(answers) - 1
         longest = int(self._lengths.max())
         if longest > context:
@@ -133,8 +141,12 @@ class AnswerSequences:
                 fix="Prepare the data with this context",
             )
         self._example_tokens = np.array(
-            [sum(self._lengths[place] for place in each) for each in self._examples], dtype=np.int64
+            [sum(self._lengths[position] for position in example) for example in self._examples],
+            dtype=np.int64,
         )
+
+        self._most_tokens = np.sort(self._example_tokens)[::-1].cumsum()
+        self._padded = padded
 
     @property
     def per_epoch(self) -> int:
@@ -147,39 +159,48 @@ class AnswerSequences:
 
     def batch(self, first: int, count: int) -> AnswerBatch:
         """Examples first .. first + count - 1 of the run, packed into as few rows as best fit finds."""
-        examples = [self._examples[place] for place in self._places(first, count)]
-        chosen = [place for example in examples for place in example]
-        found = [self._answers[place] for place in chosen]
-        rewards = [math.nan if answer.reward is None else answer.reward for answer in found]
+        examples = [self._examples[index] for index in self._places(first, count)]
+        chosen = [position for example in examples for position in example]
+        chosen_answers = [self._answers[position] for position in chosen]
+        rewards = [
+            math.nan if answer.reward is None else answer.reward for answer in chosen_answers
+        ]
         if self._labels is not None:
-            rewards = [self._labels[place] for place in chosen]
-        batch = self._packed(found, [self._reference[place] for place in chosen], rewards, count)
+            rewards = [self._labels[position] for position in chosen]
+        reference = [self._reference[position] for position in chosen]
+        # The same for every batch of as many examples: a compiled step has one shape.
+        most = self._most_tokens[: max(count, 1)][-1]
+        width = self._context if self._padded else row_width(int(most), self._context)
+        batch = self._packed(chosen_answers, reference, rewards, count, width)
         if self._mismatched is None:
             return batch
         answers, log_probs = self._mismatched
         others = [
-            (other, log_probs[place]) for place in chosen if (other := answers[place]) is not None
+            (other, log_probs[position])
+            for position in chosen
+            if (other := answers[position]) is not None
         ]
         unrated = [math.nan] * len(others)
         rest = [list(part) for part in zip(*others, strict=True)] or [[], []]
-        mismatched = self._packed(rest[0], rest[1], unrated, len(others))
+        mismatched = self._packed(rest[0], rest[1], unrated, len(others), self._context)
         return dataclasses.replace(batch, mismatched=mismatched)
 
     def _packed(
         self,
-        found: Sequence[TrainingAnswer],
+        answers: Sequence[TrainingAnswer],
         reference: Sequence[float],
         rewards: Sequence[float],
         count: int,
+        width: int,
     ) -> AnswerBatch:
-        """These answers in as few rows as best fit finds."""
-        tokens, target, document, completion = packed_rows(found, self._context, self._pad)
-        most = max([1, *(len(answer.ref_rewards) for answer in found)])
+        """These answers in as few rows of this width as best fit finds."""
+        tokens, target, document, completion = packed_rows(answers, width, self._pad)
+        most = max([1, *(len(answer.ref_rewards) for answer in answers)])
         references = [
             [*answer.ref_rewards, *[math.nan] * (most - len(answer.ref_rewards))]
-            for answer in found
+            for answer in answers
         ]
-        lengths = [sum(answer.supervised[1:]) for answer in found]
+        lengths = [sum(answer.supervised[1:]) for answer in answers]
         return AnswerBatch(
             tokens_RT=torch.from_numpy(tokens),
             target_RT=torch.from_numpy(target),
@@ -187,7 +208,7 @@ class AnswerSequences:
             completion_RT=torch.from_numpy(completion),
             reference_B=torch.tensor(reference, dtype=torch.float64),
             reward_B=torch.tensor(rewards, dtype=torch.float64),
-            ref_reward_BN=torch.tensor(references, dtype=torch.float64).reshape(len(found), most),
+            ref_reward_BN=torch.tensor(references, dtype=torch.float64).reshape(len(answers), most),
             length_B=torch.tensor(lengths, dtype=torch.int64),
             num_examples=count,
         )
@@ -195,6 +216,12 @@ class AnswerSequences:
     def _places(self, first: int, count: int) -> NDArray[np.int64]:
         """Numbers of the examples at these places of the run."""
         return epoch_order(first, count, len(self._examples), self._seed)
+
+
+def on_device(batch: Any, device: torch.device) -> dict[str, Any]:
+    """The tensors among the fields of a batch, on a device."""
+    tensors = {name: value for name, value in vars(batch).items() if isinstance(value, Tensor)}
+    return dict(zip(tensors, moved([*tensors.values()], device), strict=True))
 
 
 def packed_rows(
@@ -205,32 +232,20 @@ def packed_rows(
     Edge   no answers make one row of padding: all processes run the same passes
     """
     rows = best_fit([len(answer.ids) - 1 for answer in answers], context) or [[]]
-    shape = (len(rows), context)
-    tokens, target = np.full(shape, pad), np.full(shape, pad)
-    document, completion = np.zeros(shape, dtype=np.int64), np.full(shape, -1)
-    for row, inside in enumerate(rows):
-        start = 0
-        for number, position in enumerate(inside):
-            answer = answers[position]
-            stop = start + len(answer.ids) - 1
-            tokens[row, start:stop] = answer.ids[:-1]
-            target[row, start:stop] = answer.ids[1:]
-            document[row, start:stop] = number
-            counted = np.asarray(answer.supervised[1:], dtype=np.bool_)
-            completion[row, start:stop][counted] = position
-            start = stop
-        document[row, start:] = len(inside)
-    return tokens, target, document, completion
+    return filled_rows(answers, rows, context, pad)
 
 
-def _pairs(answers: Sequence[TrainingAnswer]) -> list[tuple[int, ...]]:
-    """Positions of the chosen and the rejected answer of each example."""
+def pairs_of(answers: Sequence[TrainingAnswer]) -> list[tuple[int, ...]]:
+    """Positions of the chosen and the rejected answer of each example.
+
+    Raises   DataError for an example that is not a pair
+    """
     by_example: dict[int, dict[str, int]] = {}
-    for place, answer in enumerate(answers):
+    for position, answer in enumerate(answers):
         roles = by_example.setdefault(answer.example, {})
         if answer.role in roles:
             raise DataError(f"example {answer.example} has two {answer.role} answers")
-        roles[answer.role] = place
+        roles[answer.role] = position
     for example, roles in by_example.items():
         if roles.keys() != {"chosen", "rejected"}:
             raise DataError(
@@ -239,3 +254,74 @@ def _pairs(answers: Sequence[TrainingAnswer]) -> list[tuple[int, ...]]:
                 fix="Give pairs (chosen, rejected), or train with QRPO on rated answers",
             )
     return [(roles["chosen"], roles["rejected"]) for roles in by_example.values()]
+
+
+_FARTHEST = 1000
+
+
+class MismatchedAnswers(ReadSequence[EncodedAnswer | None]):
+    """The prompt of each answer, with the answer of the nearest earlier row that has another prompt.
+
+    The first rows continue at the end of the data. A row has None where no answer of the 1,000 rows
+    before it fits into the context.
+
+    context   most tokens of prompt and answer
+    what      they are, for messages: "held-out answers"
+
+    Raises   DataError when all answers are to one prompt
+    Source   TRL 1.16, KTOTrainer: the answers of a batch, shifted by one row
+    """
+
+    def __init__(
+        self, answers: Sequence[EncodedAnswer], context: int, what: str = "answers"
+    ) -> None:
+        self._answers = answers
+        facts = [(_prompt_hash(a), a.prompt_tokens, len(a.ids)) for a in answers]
+        prompts, starts, ends = np.array(facts, dtype=np.int64).reshape(-1, 3).T
+        if len(np.unique(prompts)) < 2:
+            raise DataError(
+                f"all {what} are to one prompt, and the loss compares with answers to other prompts",
+                fix="Add rows with other prompts",
+            )
+        self.partners = _partners(prompts, starts, ends - starts, context)
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def _at(self, position: int) -> EncodedAnswer | None:
+        if self.partners[position] < 0:
+            return None
+        prompt, other = self._answers[position], self._answers[int(self.partners[position])]
+        begin, end = prompt.prompt_tokens, other.prompt_tokens
+        return replace(
+            prompt,
+            ids=prompt.ids[:begin] + other.ids[end:],
+            supervised=prompt.supervised[:begin] + other.supervised[end:],
+        )
+
+
+def have_other_prompts(answers: Iterable[EncodedAnswer]) -> bool:
+    """Whether the answers are to more than one prompt."""
+    hashes = map(_prompt_hash, answers)
+    first = next(hashes, None)
+    return any(other != first for other in hashes)
+
+
+def _prompt_hash(answer: EncodedAnswer) -> int:
+    return zlib.crc32(np.asarray(answer.ids[: answer.prompt_tokens], np.int32).tobytes())
+
+
+def _partners(
+    prompts: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64], context: int
+) -> NDArray[np.int64]:
+    """Row whose answer each row's prompt gets, -1: none."""
+    rows = np.arange(len(prompts))
+    partner = np.full(len(prompts), -1, dtype=np.int64)
+    for back in range(1, min(len(prompts), _FARTHEST + 1)):
+        (open_,) = np.nonzero(partner < 0)
+        if not len(open_):
+            break
+        other = rows[open_ - back]  # below 0: from the end
+        fits = (prompts[other] != prompts[open_]) & (starts[open_] + lengths[other] <= context)
+        partner[open_[fits]] = other[fits]
+    return partner

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -20,10 +21,29 @@ import torch
 from numpy.typing import NDArray
 
 from stamm.align.data.encoded import EncodedAnswers
-from stamm.align.training.epoch_order import epoch_order
 from stamm.align.training.log_probs import AnswerTokens
 from stamm.base.errors import DataError
+from stamm.corpus.shuffle import shuffled
 from stamm.pretrain.dataset import TokenBatch
+
+
+def epoch_order(first: int, count: int, total: int, seed: int) -> NDArray[np.int64]:
+    """Numbers of the examples at places first .. first + count - 1 of a run over `total` examples.
+
+    Every epoch is a shuffle of its own, which is never stored.
+
+    Shapes   int64, (count,)
+    Checked  tests/unit/align/test_answer_dataset.py
+    """
+    positions = np.arange(first, first + count, dtype=np.int64)
+    numbers = np.empty_like(positions)
+    for epoch in np.unique(positions // total).tolist():
+        inside = positions // total == epoch
+        numbers[inside] = shuffled(positions[inside] % total, total, seed + epoch)
+    return numbers
+
+
+_WIDTH_STEP = 64
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -40,15 +60,23 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
         length = lengths[position]
         if length > capacity:
             raise DataError(f"a conversation of {length} tokens, sequences have {capacity}")
-        found = bisect.bisect_left(room, (length, -1))
-        if found == len(room):
+        insertion = bisect.bisect_left(room, (length, -1))
+        if insertion == len(room):
             bins.append([position])
             bisect.insort(room, (capacity - length, len(bins) - 1))
             continue
-        left, chosen = room.pop(found)
+        free, chosen = room.pop(insertion)
         bins[chosen].append(position)
-        bisect.insort(room, (left - length, chosen))
-    return [sorted(each) for each in sorted(bins, key=min)]
+        bisect.insort(room, (free - length, chosen))
+    return [sorted(positions) for positions in sorted(bins, key=min)]
+
+
+def row_width(needed: int, context: int) -> int:
+    """Tokens of a row that holds `needed`: a multiple of 64, at most `context`.
+
+    Short data in a long context would be mostly padding, which costs as much as text.
+    """
+    return min(context, -(-max(needed, 1) // _WIDTH_STEP) * _WIDTH_STEP)
 
 
 def token_counts(answers: Sequence[AnswerTokens]) -> NDArray[np.int64]:
@@ -62,11 +90,11 @@ def _bins(lengths: Sequence[int], capacity: int, copies: Sequence[int]) -> list[
     """As `best_fit`, for the first copies, then for the second ones, and so on."""
     bins: list[list[int]] = []
     places_of: dict[int, list[int]] = {}
-    for place, number in enumerate(copies):
-        places_of.setdefault(number, []).append(place)
-    for places in places_of.values():
-        inside = best_fit([lengths[place] for place in places], capacity)
-        bins += [[places[position] for position in positions] for positions in inside]
+    for index, number in enumerate(copies):
+        places_of.setdefault(number, []).append(index)
+    for indexes in places_of.values():
+        inside = best_fit([lengths[index] for index in indexes], capacity)
+        bins += [[indexes[position] for position in positions] for positions in inside]
     return bins
 
 
@@ -81,6 +109,34 @@ def copy_numbers(chats: Iterable[AnswerTokens]) -> list[int]:
     return numbers
 
 
+def filled_rows(
+    answers: Sequence[AnswerTokens], rows: Sequence[Sequence[int]], width: int, pad: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Inputs, targets, documents and learned answers, each (rows, width).
+
+    rows   positions in `answers` of those that a row holds, one after the other
+
+    Documents count from 0 in each row, and padding is one more. A target that is learned has the position
+    of its answer; others have -1.
+    """
+    shape = (len(rows), width)
+    tokens, target = np.full(shape, pad), np.full(shape, pad)
+    document, learned = np.zeros(shape, dtype=np.int64), np.full(shape, -1)
+    for row, inside in enumerate(rows):
+        start = 0
+        for number, position in enumerate(inside):
+            answer = answers[position]
+            stop = start + len(answer.ids) - 1
+            tokens[row, start:stop] = answer.ids[:-1]
+            target[row, start:stop] = answer.ids[1:]
+            document[row, start:stop] = number
+            counted = np.asarray(answer.supervised[1:], dtype=np.bool_)
+            learned[row, start:stop][counted] = position
+            start = stop
+        document[row, start:] = len(inside)
+    return tokens, target, document, learned
+
+
 class ChatWindows:
     """Training sequences of conversations by their place in the run; random access, no state.
 
@@ -89,10 +145,11 @@ class ChatWindows:
 
     chats     conversations of 2 to context + 1 tokens; they are read again for each batch, so that
               prepared ones are not held in memory
-    context   tokens of a sequence
+    context   most tokens of a sequence; all have the `row_width` of the fullest
     seed      decides the order in each epoch
     pad       id of the padding token
     copies    of each conversation, as `copy_numbers`: a sequence has none of them twice; None: not known
+    padded    whether all sequences have `context` tokens: processes divide them at fixed places
     """
 
     def __init__(
@@ -102,24 +159,24 @@ class ChatWindows:
         seed: int,
         pad: int,
         copies: Sequence[int] | None = None,
+        *,
+        padded: bool = False,
     ) -> None:
         if not chats:
             raise DataError("no conversation to train on", fix="Check the data and the context")
-        self._chats, self._context, self._seed, self._pad = chats, context, seed, pad
+        self._chats, self._seed, self._pad = chats, seed, pad
         # A conversation of n tokens has n - 1 inputs with a target.
         lengths = (token_counts(chats) - 1).tolist()
         self._bins = _bins(lengths, context, copies or [0] * len(chats))
-        self._bin_tokens = np.array([sum(lengths[chat] for chat in each) for each in self._bins])
+        self._bin_tokens = np.array(
+            [sum(lengths[chat] for chat in chats_in_bin) for chats_in_bin in self._bins]
+        )
+        self._width = context if padded else row_width(int(self._bin_tokens.max()), context)
 
     @property
     def per_epoch(self) -> int:
         """Sequences in one pass over the conversations."""
         return len(self._bins)
-
-    @property
-    def fill(self) -> float:
-        """Fraction of the positions that hold a token with a target."""
-        return int(self._bin_tokens.sum()) / (self._context * len(self._bins))
 
     def num_tokens(self, first: int, count: int) -> int:
         """Tokens with a target in these sequences, padding left out."""
@@ -127,35 +184,19 @@ class ChatWindows:
 
     def batch(self, first: int, count: int) -> TokenBatch:
         """Sequences first .. first + count - 1 of the run; for none, one of padding alone."""
-        rows = [self._row(self._bins[place]) for place in self._places(first, count)]
-        rows = rows or [self._row([])]  # all processes run the same passes
-        tokens, target, document, keep = (np.stack(part) for part in zip(*rows, strict=True))
+        bins = [self._bins[index] for index in self._places(first, count)]
+        chats = [self._chats[chat] for inside in bins for chat in inside]
+        ends = itertools.accumulate(map(len, bins))
+        rows = [[*range(end - len(inside), end)] for end, inside in zip(ends, bins, strict=True)]
+        # All processes run the same passes.
+        tokens, target, document, chat = filled_rows(chats, rows or [[]], self._width, self._pad)
         return TokenBatch(
             tokens_BT=torch.from_numpy(tokens),
             target_BT=torch.from_numpy(target),
             document_BT=torch.from_numpy(document),
-            keep_BT=torch.from_numpy(keep),
+            keep_BT=torch.from_numpy(chat >= 0),
         )
 
     def _places(self, first: int, count: int) -> NDArray[np.int64]:
         """Numbers of the sequences at these places of the run."""
         return epoch_order(first, count, len(self._bins), self._seed)
-
-    def _row(
-        self, chats: Sequence[int]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Inputs, targets, documents (from 0; padding is one more) and which targets are learned."""
-        tokens = np.full(self._context, self._pad, dtype=np.int64)
-        target = np.full(self._context, self._pad, dtype=np.int64)
-        document = np.full(self._context, len(chats), dtype=np.int64)
-        keep = np.zeros(self._context, dtype=np.bool_)
-        start = 0
-        for number, place in enumerate(chats):
-            chat = self._chats[place]
-            stop = start + len(chat.ids) - 1
-            tokens[start:stop] = chat.ids[:-1]
-            target[start:stop] = chat.ids[1:]
-            document[start:stop] = number
-            keep[start:stop] = chat.supervised[1:]
-            start = stop
-        return tokens, target, document, keep

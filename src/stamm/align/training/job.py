@@ -1,4 +1,4 @@
-"""Fine-tune a trained model: SFT on conversations; QRPO, DPO, SimPO, REBEL, KTO on answers; reward models.
+"""Fine-tune a trained model: SFT on conversations; preference losses on answers; reward models.
 
 Reads    start (a stored decoder), tokenizer, data (prepared examples); reference (log-probabilities
          under the start model, or under reference_model where that is another) for losses with a
@@ -11,6 +11,7 @@ Checked  tests/unit/align/test_finetune.py
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -20,23 +21,32 @@ from typing import Any
 
 import torch
 
-from stamm.align.data.encoded import EncodedAnswer, EncodedExamples
-from stamm.align.hf_chat_format import load_folder_chat
-from stamm.align.model_source import check_vocabulary
-from stamm.align.training.answer_dataset import AnswerSequences
-from stamm.align.training.answer_objective import PREFERENCE_LOSS
-from stamm.align.training.chat_dataset import ChatWindows, copy_numbers
-from stamm.align.training.chosen_settings import apply_chosen
-from stamm.align.training.finetune_config import FineTuneJobConfig, FineTuneRun
-from stamm.align.training.loss_config import KTO, SFT, BradleyTerry, Loss, needs_reference
-from stamm.align.training.loss_data import (
-    balance_remark,
-    check_data,
-    desirable_answers,
-    with_tie_rules,
+from stamm.align.data.encoded import CHOSEN, REJECTED, EncodedAnswer, EncodedExamples
+from stamm.align.losses.preference_loss import OwnPreferenceLoss, PreferenceLoss
+from stamm.align.records import ChosenFile
+from stamm.align.training.answer_dataset import (
+    AnswerSequences,
+    MismatchedAnswers,
+    have_other_prompts,
 )
-from stamm.align.training.mismatched_answers import MismatchedAnswers, have_other_prompts
-from stamm.align.training.preference_objective import PreferenceObjective
+from stamm.align.training.chat_dataset import ChatWindows, copy_numbers
+from stamm.align.training.config import (
+    SFT,
+    BradleyTerry,
+    FineTuneJobConfig,
+    FineTuneRun,
+    Loss,
+    Preference,
+    loss_name,
+    needs_reference,
+    preference_loss,
+)
+from stamm.align.training.objectives import (
+    PREFERENCE_LOSS,
+    PreferenceObjective,
+    RewardObjective,
+    answers_at_stop,
+)
 from stamm.align.training.reference_job import (
     HELD_OUT,
     TRAIN,
@@ -45,27 +55,95 @@ from stamm.align.training.reference_job import (
     read_mismatched,
     read_reference,
 )
-from stamm.align.training.reward_objective import RewardObjective, answers_at_stop
+from stamm.base.config import override
 from stamm.base.console import Progress
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_value
+from stamm.base.schema import read_record
 from stamm.corpus.shuffle import Proof
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.trainer import EarlyStopping, Evaluator, InitialCheckpoint
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
+from stamm.models.hf_chat_format import load_folder_chat
+from stamm.models.loading import check_vocabulary
 from stamm.models.peft_adapter import save_adapted
 from stamm.models.reward_head import REWARD_HEAD, save_head
 from stamm.models.self_guide import without_guide
 from stamm.models.serialization import checked_config
 from stamm.pretrain.dataset import TrainingSequences
 from stamm.pretrain.next_token import LOSS
+from stamm.pretrain.records import HELD_OUT_ROWS
 from stamm.pretrain.sequence_objective import SequenceObjective
 from stamm.pretrain.train import MakeObjective, MakeValidation, load_objective
 from stamm.pretrain.training_run import TrainingData, TrainingKind, save_trained, train_run
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import weights_sha256, write_chat_record
-from stamm.runs.schemas.training import HELD_OUT_ROWS
+
+
+def apply_chosen(config: FineTuneJobConfig, inputs: Mapping[str, Path]) -> FineTuneJobConfig:
+    """`config` with the settings of the entry `config.chosen` of the input "chosen".
+
+    Raises   DataError when the file has no such entry
+    """
+    if not config.chosen:
+        return config
+    path = inputs["chosen"]
+    entry = read_record(ChosenFile, path, "Run the step that writes it again").arms.get(
+        config.chosen
+    )
+    if entry is None:
+        raise DataError(f"{path} has no entry {config.chosen!r}")
+    changed = override(config, list(entry.settings), f"in {path.name}")
+    same_rate = changed.schedule == config.schedule
+    return dataclasses.replace(changed, chosen="", rate_from=config.rate_from if same_rate else "")
+
+
+def check_data(loss: Loss, data: EncodedExamples) -> None:
+    """Check that prepared examples have what a loss needs.
+
+    The prepare step of a recipe has checked the rewards of the rows (`PrepareConfig.needs`).
+
+    Raises   DataError naming the first example that does not
+    """
+    own_loss = preference_loss(loss) if isinstance(loss, Preference) else None
+    kinds: tuple[str, ...] = ("chat",) if isinstance(loss, SFT) else ("preference",)
+    kinds = kinds if own_loss is None else own_loss.ROWS
+    if data.kind not in kinds:
+        raise DataError(
+            f"{loss_name(loss)} is trained on {' or '.join(kinds)} rows, and the data has {data.kind} "
+            "rows",
+            fix="Choose another data file, or another recipe",
+        )
+    if isinstance(loss, BradleyTerry) and loss.margin:
+        _check_margins(data)
+    if own_loss is not None:
+        own_loss.check(data)
+
+
+def _check_margins(data: EncodedExamples) -> None:
+    """Check that some pair has a margin, and that none contradicts its order."""
+    rewards: dict[int, dict[str, float | None]] = {}
+    for answer in data.answers:
+        rewards.setdefault(answer.example, {})[answer.role] = answer.reward
+    num_pairs = 0
+    for example, pair in rewards.items():
+        chosen, rejected = pair.get(CHOSEN), pair.get(REJECTED)
+        if chosen is None or rejected is None:
+            continue
+        num_pairs += 1
+        if chosen < rejected:
+            raise DataError(
+                f"the chosen answer of example {example} has the reward {chosen}, and the rejected one"
+                f" {rejected}: a margin cannot be negative",
+                fix="Swap the two answers, leave the row out, or set train.loss.margin=false",
+            )
+    if not num_pairs:
+        raise DataError(
+            "margin is set, and no pair has rewards",
+            fix="Give rows chosen_reward and rejected_reward, or set train.loss.margin=false",
+        )
+
 
 VALIDATION = f"evaluate/{HELD_OUT_ROWS}/"
 _SHOWN = ("loss_nats", "loss", "accuracy", "margin")
@@ -92,10 +170,18 @@ def run(settings: FineTuneJobConfig, workspace: Workspace) -> None:
     data = EncodedExamples.open(inputs["data"])
     check_chat_format(data, inputs["tokenizer"])
     check_data(settings.loss, data)
-    loss, remark = with_tie_rules(settings.loss, data)
+    loss: Loss = settings.loss
+    own: PreferenceLoss | None = None
+    remarks: tuple[str, ...] = ()
+    if isinstance(loss, OwnPreferenceLoss):
+        user, remarks = loss.loaded().fitted(data)
+        own, loss = user, loss.with_values(user.inner)
+    elif isinstance(loss, Preference):
+        loss, remarks = loss.fitted(data)
+        own = loss
     # Guides serve the first part of pretraining, and a stored decoder has none.
     config = FineTuneRun.of(settings, model=without_guide(model), loss=loss)
-    for line in filter(None, (settings.rate_remark(), remark, balance_remark(loss, data))):
+    for line in filter(None, (settings.rate_remark(), *remarks)):
         workspace.progress.log(line)
     if config.pfo is not None and config.pfo.weight:
         workspace.progress.log(
@@ -111,8 +197,12 @@ def run(settings: FineTuneJobConfig, workspace: Workspace) -> None:
     held_out = EncodedExamples.open(inputs["data"], HELD_OUT)
     validated = None
     lacking = "" if len(held_out.answers) else "no rows are held out to evaluate on"
-    if not lacking and isinstance(loss, KTO) and not have_other_prompts(held_out.answers):
-        lacking = "all held-out answers are to one prompt, and KTO compares with those to others"
+    compares = own is not None and own.NEEDS_MISMATCHED
+    if not lacking and compares and not have_other_prompts(held_out.answers):
+        name = loss_name(loss)
+        lacking = (
+            f"all held-out answers are to one prompt, and {name} compares with those to others"
+        )
     if not lacking:
         validated = _sequences(config, held_out, inputs, HELD_OUT, chat.pad_id)
         identity.append(held_out.sha256)
@@ -160,11 +250,13 @@ def _sequences(
     config: FineTuneRun, data: EncodedExamples, inputs: Mapping[str, Path], split: Split, pad: int
 ) -> TrainingSequences[Any]:
     """The training sequences of a split of the prepared data."""
-    loss = config.loss
+    loss, parallel = config.loss, config.engine.parallel
+    padded = parallel.context * parallel.tensor > 1
     if isinstance(loss, SFT):
         repeated = any(share.epochs > 1 for share in data.summary.mixture)
         copies = copy_numbers(data.answers) if repeated else None
-        return ChatWindows(data.answers, config.context, config.seed, pad, copies)
+        return ChatWindows(data.answers, config.context, config.seed, pad, copies, padded=padded)
+    own_loss = preference_loss(loss) if isinstance(loss, Preference) else None
     reference = labels = mismatched = None
     if needs_reference(loss):
         policy = inputs.get("reference_model", inputs["start"])
@@ -172,18 +264,20 @@ def _sequences(
     answers: Sequence[EncodedAnswer] = data.answers
     if isinstance(loss, BradleyTerry):
         answers = answers_at_stop(list(answers), pad)
-    if isinstance(loss, KTO):
-        labels = desirable_answers(loss, data, check=split == TRAIN)
+    if own_loss is not None:
+        labels = own_loss.labels(data, check=split == TRAIN)
+    if own_loss is not None and own_loss.NEEDS_MISMATCHED:
         what = "answers" if split == TRAIN else "held-out answers"
         others = MismatchedAnswers(answers, data.summary.context, what)
         mismatched = (others, read_mismatched(inputs["reference"], split).tolist())
     return AnswerSequences(
         answers,
         reference,
-        paired=data.kind == "preference" and not isinstance(loss, KTO),
+        paired=data.kind == "preference" and not (own_loss and own_loss.SINGLE_ANSWERS),
         context=config.context,
         seed=config.seed,
         pad=pad,
+        padded=padded,
         labels=labels,
         mismatched=mismatched,
     )
@@ -204,7 +298,7 @@ def _validation(
     """Evaluates the loss on held-out rows: before training, at intervals, and after the last step.
 
     The objective is that of training without PFO, whose distance is not part of the loss, and the rows
-    are one step of it: the KL of KTO is that of all of them.
+    are one step of it: the KL that a loss reads is that of all of them.
     """
 
     def made(
@@ -221,9 +315,9 @@ def _validation(
             if step % every and step != num_steps:
                 return {}
             if objective is None:
-                found = make(plain, decoder, held_out, world)
-                assert isinstance(found, SequenceObjective)
-                objective = found
+                new_objective = make(plain, decoder, held_out, world)
+                assert isinstance(new_objective, SequenceObjective)
+                objective = new_objective
             # Layers were compiled for training; a second compilation would take longer than this.
             with torch.compiler.set_stance("force_eager"):
                 metrics = objective.mean_metrics()
@@ -231,10 +325,12 @@ def _validation(
             if "chosen_log_ratio" in values:
                 values["margin"] = values["chosen_log_ratio"] - values["rejected_log_ratio"]
             shown = [(name, values[name]) for name in _SHOWN if name in values]
-            told = ", ".join(f"{name.removesuffix('_nats')} {value:.4f}" for name, value in shown)
+            measures = ", ".join(
+                f"{name.removesuffix('_nats')} {value:.4f}" for name, value in shown
+            )
             when = f"after step {step}" if step else "before training"
             if world.is_main_process:
-                progress.log(f"Held-out rows {when}: {told}.")
+                progress.log(f"Held-out rows {when}: {measures}.")
             return {f"{VALIDATION}{name}": value for name, value in values.items()}
 
         return validate

@@ -11,6 +11,7 @@ from torch import Tensor
 from stamm.base.console import NoProgress, Progress
 from stamm.base.errors import ConfigError
 from stamm.models.decoder import Decoder
+from stamm.models.padding import length_batches, padded
 
 
 class AnswerTokens(Protocol):
@@ -46,16 +47,16 @@ def completion_log_probs(
     Checked  tests/unit/align/test_log_probs.py
     """
     bar = NoProgress() if progress is None else progress
-    found = torch.zeros(len(answers), dtype=torch.float64)
-    done = 0
+    log_prob_B = torch.zeros(len(answers), dtype=torch.float64)
+    num_done = 0
     for rows, tokens_BT, completion_BT in _passes(decoder, answers, batch_tokens):
         sums = decoder.sequence_log_probs(
             tokens_BT[:, :-1], tokens_BT[:, 1:], completion_BT, len(rows)
         )
-        found[rows] = sums.cpu()
-        done += len(rows)
-        bar.advance(done)
-    return found
+        log_prob_B[rows] = sums.cpu()
+        num_done += len(rows)
+        bar.advance(num_done)
+    return log_prob_B
 
 
 @torch.no_grad()
@@ -63,7 +64,7 @@ def token_log_probs(
     decoder: Decoder, answers: Sequence[AnswerTokens], batch_tokens: int = 16_384
 ) -> list[list[float]]:
     """Log-probability of every supervised token of each answer, in nats, as `completion_log_probs`."""
-    found: list[list[float]] = [[] for _ in answers]
+    log_probs: list[list[float]] = [[] for _ in answers]
     for rows, tokens_BT, completion_BT in _passes(decoder, answers, batch_tokens):
         counted_BT = completion_BT >= 0
         number_BT = (counted_BT.flatten().cumsum(0) - 1).view_as(counted_BT)
@@ -75,8 +76,8 @@ def token_log_probs(
         )
         lengths = counted_BT.sum(dim=1).tolist()
         for row, part_N in zip(rows, torch.split(log_prob_N.cpu(), lengths), strict=True):
-            found[row] = part_N.tolist()
-    return found
+            log_probs[row] = part_N.tolist()
+    return log_probs
 
 
 def _passes(
@@ -93,24 +94,9 @@ def _passes(
             )
     device = decoder.lm_head.weight.device
     for rows in length_batches(lengths, batch_tokens):
-        width = max(lengths[row] for row in rows)
-        tokens_BT = torch.zeros(len(rows), width + 1, dtype=torch.int64)
-        completion_BT = torch.full((len(rows), width), -1, dtype=torch.int64)
-        for place, row in enumerate(rows):
-            ids, supervised = answers[row].ids, answers[row].supervised
-            tokens_BT[place, : len(ids)] = torch.tensor(list(ids))
-            counted = torch.tensor(list(supervised)[1:], dtype=torch.bool)
-            completion_BT[place, : len(counted)][counted] = place
+        tokens_BT, _ = padded([answers[row].ids for row in rows])
+        completion_BT = torch.full_like(tokens_BT[:, 1:], -1)
+        for index, row in enumerate(rows):
+            counted = torch.tensor(list(answers[row].supervised)[1:], dtype=torch.bool)
+            completion_BT[index, : len(counted)][counted] = index
         yield rows, tokens_BT.to(device), completion_BT.to(device)
-
-
-def length_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    """Positions in batches of similar length; each pads to its longest."""
-    batches: list[list[int]] = []
-    for row in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-        # Lengths rise, so that this row would be the longest of its batch.
-        if batches and lengths[row] * (len(batches[-1]) + 1) <= batch_tokens:
-            batches[-1].append(row)
-        else:
-            batches.append([row])
-    return batches

@@ -5,7 +5,7 @@ by hash to the weights, the data and the chat format; a mismatch is refused.
 
 Reads    start (a stored decoder), tokenizer, data (prepared examples)
 Writes   log_probs-00000.parquet, .., manifests/, log_probs.parquet (a row per answer, in the order of
-         the data: log_prob in nats, float64, and num_tokens; for KTO also mismatched_log_prob, of
+         the data: log_prob in nats, float64, and num_tokens; for losses that read KL also mismatched_log_prob, of
          `MismatchedAnswers`, null where there is none), held_out_log_probs.parquet (the same of the
          held-out answers, where there are any), summary.json
 
@@ -24,12 +24,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stamm.align.data.encoded import FILES, SUMMARY, EncodedExamples
-from stamm.align.hf_chat_format import load_folder_chat
-from stamm.align.model_source import check_vocabulary, load_chat_format
+from stamm.align.records import ReferenceSummary
 from stamm.align.shard_device import device_type, on_device
+from stamm.align.training.answer_dataset import MismatchedAnswers, have_other_prompts
+from stamm.align.training.config import ReferenceConfig
 from stamm.align.training.log_probs import completion_log_probs
-from stamm.align.training.mismatched_answers import MismatchedAnswers, have_other_prompts
-from stamm.align.training.reference_config import ReferenceConfig
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, remove_leftovers, sha256_file
@@ -38,11 +37,12 @@ from stamm.corpus.tables import TableWriter, read_table
 from stamm.engine.distributed import select_device
 from stamm.models.decoder import Decoder
 from stamm.models.determinism import set_determinism
-from stamm.models.serialization import checked_config, load_decoder
+from stamm.models.hf_chat_format import load_chat_format, load_folder_chat
+from stamm.models.loading import check_vocabulary
+from stamm.models.serialization import checked_config, load_frozen_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import DECODER, WEIGHTS, weights_sha256
 from stamm.runs.run_sharded import run_shards
-from stamm.runs.schemas.reference import ReferenceSummary
 from stamm.runs.sharded_job import ShardedJob, ShardResult, ShardTask, common_files
 
 Split = Literal["train", "held_out"]
@@ -140,15 +140,15 @@ def reference_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     """Compute the log-probabilities of one range of answers."""
     config = from_plain(ReferenceConfig, job.settings)
     decoder, data, mismatched = _loaded(config, common_files(job), task.extra["split"])
-    mine = slice(task.extra["first"], task.extra["last"])
-    answers = data.answers[mine]
-    found = completion_log_probs(decoder, answers, config.batch_tokens)
+    shard = slice(task.extra["first"], task.extra["last"])
+    answers = data.answers[shard]
+    own_log_probs = completion_log_probs(decoder, answers, config.batch_tokens)
     rows: list[dict[str, float | None]] = [
         {"log_prob": log_prob, "num_tokens": sum(answer.supervised[1:])}
-        for answer, log_prob in zip(answers, found.tolist(), strict=True)
+        for answer, log_prob in zip(answers, own_log_probs.tolist(), strict=True)
     ]
     if mismatched is not None:
-        others = mismatched[mine]
+        others = mismatched[shard]
         known = [other for other in others if other is not None]
         log_probs = iter(completion_log_probs(decoder, known, config.batch_tokens).tolist())
         for row, other in zip(rows, others, strict=True):
@@ -176,16 +176,16 @@ def read_reference(
         of_file, of_data = summary.held_out_sha256, summary.held_out_data_sha256
     if not path.is_file():
         raise DataError(f"{path} does not exist", fix=_FIX)
-    for what, recorded, found in (
+    for what, recorded, actual in (
         (f"file {path.name}", of_file, sha256_file(path)),
         ("data", of_data, data.sha256),
         ("chat format", summary.chat_format_sha256, data.chat_format_sha256),
         ("model", summary.weights_sha256, weights_sha256(start)),
     ):
-        if recorded != found:
+        if recorded != actual:
             raise DataError(
                 f"the reference log-probabilities in {folder} belong to another {what}: SHA-256 "
-                f"{recorded[:64]} there, {found} here",
+                f"{recorded[:64]} there, {actual} here",
                 fix="Compute them again from this model and data",
             )
     log_probs = read_table(path, ["log_prob"])["log_prob"].to_numpy()
@@ -195,12 +195,12 @@ def read_reference(
 
 
 def read_mismatched(folder: Path, split: Split = TRAIN) -> NDArray[np.float64]:
-    """The same of `MismatchedAnswers`, of files that `read_reference` has checked; NaN where none is.
+    """Log-probabilities of `MismatchedAnswers`; NaN where there is none.
 
-    Raises   DataError when they were not computed
+    The files must have been checked by `read_reference`.
     """
-    found = read_table(folder / LOG_PROBS[split], [MISMATCHED])[MISMATCHED]
-    return np.asarray(found.cast(pa.float64()).to_numpy(), dtype=np.float64)
+    column = read_table(folder / LOG_PROBS[split], [MISMATCHED])[MISMATCHED]
+    return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
 
 
 def check_chat_format(data: EncodedExamples, tokenizer: Path) -> None:
@@ -208,11 +208,11 @@ def check_chat_format(data: EncodedExamples, tokenizer: Path) -> None:
 
     Raises   DataError with both hashes
     """
-    found = load_chat_format(tokenizer).sha256
-    if data.chat_format_sha256 != found:
+    sha256 = load_chat_format(tokenizer).sha256
+    if data.chat_format_sha256 != sha256:
         raise DataError(
             f"the prepared data was encoded with another chat format: SHA-256 "
-            f"{data.chat_format_sha256[:64]} there, {found} here ({tokenizer})",
+            f"{data.chat_format_sha256[:64]} there, {sha256} here ({tokenizer})",
             fix="Prepare the data again with this tokenizer",
         )
 
@@ -237,5 +237,5 @@ def _loaded(
     what = "answers" if split == TRAIN else "held-out answers"
     context = data.summary.context
     others = MismatchedAnswers(data.answers, context, what) if config.mismatched else None
-    decoder = load_decoder(paths["weights"].parent)
+    decoder = load_frozen_decoder(paths["weights"].parent)
     return decoder.to(select_device(config.device)), data, others

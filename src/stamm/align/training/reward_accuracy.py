@@ -1,25 +1,24 @@
 """Measure how often a reward model prefers the chosen answer of held-out pairs.
 
 Reads    model (a stored decoder with a head), tokenizer, data (prepared pairs)
-Writes   accuracy.json (`runs.schemas.reward_model`)
+Writes   accuracy.json (`align.records.RewardAccuracyFile`)
 
 Checked  tests/unit/align/test_reward_training.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stamm.align.data.encoded import CHOSEN, REJECTED, EncodedAnswer, EncodedExamples
-from stamm.align.judge.validation import wilson
-from stamm.align.training.answer_rewards import answer_rewards
+from stamm.align.data.encoded import EncodedExamples
+from stamm.align.records import RewardAccuracyFile
+from stamm.align.training.answer_dataset import pairs_of
+from stamm.align.training.config import RewardAccuracyConfig
 from stamm.align.training.reference_job import check_chat_format
-from stamm.align.training.reward_accuracy_config import RewardAccuracyConfig
-from stamm.base.errors import DataError
+from stamm.align.training.reward_model import answer_rewards
 from stamm.base.files import sha256_file
 from stamm.base.schema import write_record
 from stamm.engine.distributed import select_device
@@ -29,7 +28,7 @@ from stamm.models.reward_head import load_head
 from stamm.models.serialization import load_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import HEAD, weights_sha256
-from stamm.runs.schemas.reward_model import RewardAccuracyFile
+from stamm.statistics.intervals import wilson
 
 ACCURACY = "accuracy.json"
 
@@ -48,21 +47,20 @@ def run(config: RewardAccuracyConfig, workspace: Workspace) -> None:
     decoder = load_decoder(model).to(device)
     weight_D = load_head(model, decoder.config.d_model, sha256).to(device)
     answers = list(data.answers)
-    pairs = _pairs(answers)
     rewards = answer_rewards(decoder, weight_D, answers, config.batch_tokens)
-    places = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
-    measured = _measured(rewards[places[:, 0]], rewards[places[:, 1]])
+    pair_positions = torch.tensor(pairs_of(answers), dtype=torch.int64).reshape(-1, 2)
+    measured = _measured(rewards[pair_positions[:, 0]], rewards[pair_positions[:, 1]])
     lengths = torch.tensor([float(len(answer.ids)) for answer in answers])
-    longer = bradley_terry_accuracy(lengths[places[:, 0]], lengths[places[:, 1]])
-    found = {
+    longer = bradley_terry_accuracy(lengths[pair_positions[:, 0]], lengths[pair_positions[:, 1]])
+    fields = {
         **measured,
         "longer": _share(longer),
         "data_sha256": data.sha256,
         "model_sha256": sha256,
         "head_sha256": sha256_file(model / HEAD),
     }
-    write_record(workspace.folder / ACCURACY, RewardAccuracyFile, found)
-    workspace.progress.log(_sentence(found))
+    write_record(workspace.folder / ACCURACY, RewardAccuracyFile, fields)
+    workspace.progress.log(_sentence(fields))
 
 
 def _measured(chosen_P: Tensor, rejected_P: Tensor) -> dict[str, Any]:
@@ -84,32 +82,16 @@ def _share(right_P: Tensor) -> dict[str, float | None]:
     return {"share": right / pairs if pairs else None, "low": low, "high": high}
 
 
-def _sentence(found: dict[str, Any]) -> str:
+def _sentence(accuracy: dict[str, Any]) -> str:
     """The result as one line."""
-    if not found["pairs"]:
+    if not accuracy["pairs"]:
         return "No pairs are held out: set prepare.held_out above 0, or give more data."
     shown = {
-        name: f"{100 * found[name]['share']:.1f} % ({100 * found[name]['low']:.1f} to"
-        f" {100 * found[name]['high']:.1f})"
+        name: f"{100 * accuracy[name]['share']:.1f} % ({100 * accuracy[name]['low']:.1f} to"
+        f" {100 * accuracy[name]['high']:.1f})"
         for name in ("accuracy", "longer")
     }
     return (
-        f"Held-out accuracy {shown['accuracy']} on {found['pairs']:,} pairs; a rule that prefers the "
+        f"Held-out accuracy {shown['accuracy']} on {accuracy['pairs']:,} pairs; a rule that prefers the "
         f"longer answer: {shown['longer']}."
     )
-
-
-def _pairs(answers: Sequence[EncodedAnswer]) -> list[tuple[int, int]]:
-    """Places of the chosen and the rejected answer of each example.
-
-    Raises   DataError for an example that is not a pair
-    """
-    by_example: dict[int, dict[str, int]] = {}
-    for place, answer in enumerate(answers):
-        by_example.setdefault(answer.example, {})[answer.role] = place
-    for example, roles in by_example.items():
-        if roles.keys() != {CHOSEN, REJECTED}:
-            raise DataError(
-                f"held-out example {example} is not a pair: it has {', '.join(sorted(roles))}"
-            )
-    return [(roles[CHOSEN], roles[REJECTED]) for roles in by_example.values()]

@@ -40,7 +40,7 @@ except ImportError as error:
 class ScreenFilter(BaseFilter):  # type: ignore[misc]
     """Applies stamm's document filters: consent, licence, language, quality, contamination, PII.
 
-    The reason of a drop is the ledger's (stamm.corpus.reasons.REASONS, or the name of a corpus
+    The reason of a drop is the ledger's (stamm.corpus.ledger.REASONS, or the name of a corpus
     filter); datatrove counts it and passes it to its exclusion writer. Metadata written into
     documents: stamm.corpus.adapters.document.
 

@@ -13,15 +13,15 @@ from stamm.corpus.consent.policies import ConsentPolicies, load_policies
 from stamm.corpus.contamination.index import build_index
 from stamm.corpus.contamination.items import read_sets
 from stamm.corpus.corpus_filter import load_filters
-from stamm.corpus.document_filter import DocumentFilter, FilterTools
+from stamm.corpus.document_filter import DocumentFilter
+from stamm.corpus.documents import InputRecord, Place, UnreadableRecord, whole_text
 from stamm.corpus.inputs import expand, locate
-from stamm.corpus.language.declared import language_tag
+from stamm.corpus.language.codes import language_tag
 from stamm.corpus.ledger import KEPT, PII_KINDS, LedgerRow
 from stamm.corpus.limits import FIELDS, FieldNames, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import replace_pii
 from stamm.corpus.readers.rows import is_read, record_of
-from stamm.corpus.records import InputRecord, Place, UnreadableRecord, whole_text
 
 PREFIX = "stamm_"
 """Prefix of the columns that are written into the metadata."""
@@ -87,12 +87,12 @@ def check_files(config: FilterConfig) -> None:
     load_filters(config.filters)
     expand(config.consent.robots, "consent.robots")
     expand(config.consent.domains, "consent.domains")
-    for one in config.contamination.sets if config.contamination else ():
-        locate(one.file, "contamination")
+    for evaluation_set in config.contamination.sets if config.contamination else ():
+        locate(evaluation_set.file, "contamination")
 
 
 def _give_metadata(document: Document) -> None:
-    """Some readers set metadata to None for a document without any."""
+    """Replace metadata None, which some readers set for a document without any, by {}."""
     if document.metadata is None:
         document.metadata = {}
 
@@ -144,9 +144,8 @@ def _document_filter(config: FilterConfig) -> tuple[DocumentFilter, ConsentPolic
         Path(folder) if folder else None
         for folder in (config.toxicity_classifier, config.quality_classifier)
     )
-    tools = FilterTools.of(config, index, toxicity, quality, config.filters)
     robots = tuple(expand(config.consent.robots, "consent.robots").values())
     domains = expand(config.consent.domains, "consent.domains")
-    return DocumentFilter(config, tools), load_policies(
+    return DocumentFilter(config, index, toxicity, quality, config.filters), load_policies(
         config.consent, robots, domains, config.limits
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import TypeVar
 
-from stamm.corpus.canaries.config import Kind
+from stamm.corpus.config import Kind
 
 T = TypeVar("T")
 
@@ -58,7 +58,8 @@ def made_up(kind: Kind, draws: Draws, words: int, vocabulary: Sequence[str]) -> 
 def rivals(kind: Kind, number: int, seed: int, words: int, vocabulary: Sequence[str]) -> list[str]:
     """Texts drawn like a canary of this kind but not planted, for its exposure rank."""
     return [
-        made_up(kind, Draws("rival", seed, kind, each), words, vocabulary) for each in range(number)
+        made_up(kind, Draws("rival", seed, kind, rival_number), words, vocabulary)
+        for rival_number in range(number)
     ]
 
 

@@ -6,7 +6,7 @@ Torch-free and light: the command line imports these classes to print a recipe.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from stamm.base.config import validate
 from stamm.corpus.limits import LARGEST_SEED
@@ -24,11 +24,6 @@ class FeatureConfig:
     window_characters  length of the windows of a longer text, which overlap by half. Short windows
                        find a sentence in a page (docs/log/2026-11-22-heads.md)
     """
-
-    FORMER_KEYS: ClassVar = {  # of version 0.1
-        "shortest": "min_ngram",
-        "longest": "max_ngram",
-    }
 
     bucket_bits: int = 20
     min_ngram: int = 2
@@ -71,14 +66,6 @@ class ClassifierConfig:
                      documents for its own row; below, those of all languages are used
     tolerance        training ends when the duality gap is below this share of the objective
     """
-
-    FORMER_KEYS: ClassVar = {  # of version 0.1
-        "strength": "inverse_regularization",
-        "heaviest": "max_weight",
-        "fewest": "min_texts",
-        "most_passes": "max_passes",
-    }
-    FORMER_NAME: ClassVar = "HeadConfig"
 
     labelled: tuple[str, ...]
     clean: tuple[str, ...] = ()
@@ -128,10 +115,6 @@ class ThresholdConfig:
                    selected. Thresholds of other languages are not used: scores are not comparable
                    between them
     """
-
-    FORMER_KEYS: ClassVar = {  # of version 0.1
-        "fewest": "min_documents",
-    }
 
     share: float = 0.05
     min_documents: int = 1000

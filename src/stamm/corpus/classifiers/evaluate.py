@@ -4,13 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from stamm.base.errors import DataError
 from stamm.corpus.classifiers.examples import LabelledText
-from stamm.corpus.classifiers.thresholds import quantile_threshold
+
+
+def quantile_threshold(scores: ArrayLike, share: float) -> float:
+    """The smallest of `scores` with at most floor(share * count) of them above.
+
+    Documents with a score greater than the threshold are selected. Ties at the threshold are all
+    below, so the share is never exceeded, whatever the order of the scores. `share` counts as the
+    decimal it is written as: 0.29 of 100 is 29.
+
+    Edge     a share of 1 gives minus infinity.
+    Raises   DataError without scores, for a NaN score, or a share outside [0, 1].
+    Checked  tests/unit/corpus/classifiers/test_classifier_thresholds.py
+    """
+    values = np.asarray(scores, dtype=np.float64).ravel()
+    if not 0.0 <= share <= 1.0:
+        raise DataError(f"a share of {share!r} is not in [0, 1]", fix="Give a share in [0, 1]")
+    if values.size == 0:
+        raise DataError("no scores: there is no threshold", fix="Score at least one document")
+    if np.isnan(values).any():
+        raise DataError(
+            f"{int(np.isnan(values).sum())} of {values.size} scores are not numbers",
+            fix="Leave out documents without a score",
+        )
+    above = int(Fraction(repr(float(share))) * values.size)
+    if above == values.size:
+        return float("-inf")
+    index = values.size - 1 - above
+    return float(np.partition(values, index)[index])
+
 
 Scores = NDArray[np.float64]
 Labels = NDArray[np.int8]
@@ -27,15 +57,15 @@ class ScoredTexts:
 
     def only(self, keep: Iterable[bool]) -> ScoredTexts:
         """The part for which `keep` holds."""
-        chosen = [place for place, holds in enumerate(keep) if holds]
+        chosen = [index for index, holds in enumerate(keep) if holds]
         return ScoredTexts(
-            examples=[self.examples[place] for place in chosen],
+            examples=[self.examples[index] for index in chosen],
             scores=self.scores[np.array(chosen, dtype=np.int64)],
         )
 
     @property
     def labels(self) -> Labels:
-        """Their labels."""
+        """Labels of the examples, in the same order."""
         return np.array([example.label for example in self.examples], dtype=np.int8)
 
 
@@ -66,8 +96,8 @@ def calibration_error(labels: Labels, scores: Scores) -> float | None:
     weights = np.where(labels == 1, 0.5 / ones, 0.5 / zeros)
     bins = np.minimum((scores * _BINS).astype(np.int64), _BINS - 1)
     error = 0.0
-    for each in range(_BINS):
-        inside = bins == each
+    for bin_number in range(_BINS):
+        inside = bins == bin_number
         if inside.any():
             error += abs(float((weights[inside] * (scores[inside] - labels[inside])).sum()))
     return error
@@ -85,7 +115,7 @@ def language_table(scored: ScoredTexts, cuts: Mapping[str, float]) -> list[dict[
     labelled = scored.only(not example.clean for example in scored.examples)
     for language in _names(labelled, "language"):
         part = labelled.only(e.language == language for e in labelled.examples)
-        both = scored.only(e.language == language for e in scored.examples)
+        of_language = scored.only(e.language == language for e in scored.examples)
         labels, cut = part.labels, cuts.get(language, cuts.get(""))
         above = None if cut is None else part.scores > cut
         rows.append(
@@ -93,11 +123,13 @@ def language_table(scored: ScoredTexts, cuts: Mapping[str, float]) -> list[dict[
                 "language": language,
                 "label_1": int((labels == 1).sum()),
                 "label_0": int((labels == 0).sum()),
-                "clean": len(both.examples) - len(part.examples),
+                "clean": len(of_language.examples) - len(part.examples),
                 "auc": _short(auc(labels, part.scores)),
                 "recall_at_clean": None if above is None else _share(above[labels == 1]),
                 "label_0_above": None if above is None else _share(above[labels == 0]),
-                "calibration_error": _short(calibration_error(both.labels, both.scores)),
+                "calibration_error": _short(
+                    calibration_error(of_language.labels, of_language.scores)
+                ),
                 "cut": cut,
                 "cut_of": language if language in cuts else "all languages",
             }

@@ -54,7 +54,7 @@ def read_examples(paths: Iterable[Path], *, labelled: bool) -> list[LabelledText
     labelled   each line must have "label", 0 or 1; else none may, and all count as 0
     Raises     DataError for an invalid line.
     """
-    found: dict[bytes, LabelledText] = {}
+    examples_by_key: dict[bytes, LabelledText] = {}
     for path in paths:
         with BoundedStream(path, _EXPANSION) as stream:
             try:
@@ -64,22 +64,22 @@ def read_examples(paths: Iterable[Path], *, labelled: bool) -> list[LabelledText
                         raise _unusable(f"{line.size} bytes, limit {_LINE_BYTES}", where)
                     if line.data.strip():
                         example = _example(line.data, where, labelled)
-                        found[_key(example)] = example
+                        examples_by_key[_key(example)] = example
             except StreamError as stopped:
                 raise DataError(
                     f"{path.name} cannot be read completely: {stopped.detail}",
                     fix="Fetch or write the file again",
                 ) from None
-    return [found[key] for key in sorted(found)]
+    return [examples_by_key[key] for key in sorted(examples_by_key)]
 
 
 def split_of(group: str, seed: int, test: float, calibrate: float) -> SplitName:
     """The split of a group: a function of its name and the seed alone."""
     digest = hashlib.sha256(f"{seed}\n{group}".encode("utf-8", "surrogatepass")).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    if place < test:
+    fraction = int.from_bytes(digest[:8], "big") / 2**64
+    if fraction < test:
         return "test"
-    return "calibrate" if place < test + calibrate else "train"
+    return "calibrate" if fraction < test + calibrate else "train"
 
 
 def skeleton(text: str) -> str:
@@ -133,14 +133,7 @@ def _example(data: bytes, where: str, labelled: bool) -> LabelledText:
 
 def _key(example: LabelledText) -> bytes:
     text = example.text.encode("utf-8", "surrogatepass")
-    rest = [
-        example.label,
-        example.language,
-        example.group,
-        example.source,
-        example.functionality,
-        example.clean,
-    ]
+    _, *rest = vars(example).values()
     return hashlib.sha256(hashlib.sha256(text).digest() + json.dumps(rest).encode()).digest()
 
 

@@ -56,10 +56,7 @@ def blocks(text: str) -> Iterator[str]:
 
 
 def window_starts(length: int, window: int) -> Iterator[int]:
-    """Starts of the windows on `length` characters: every half window, the last one at the end.
-
-    Edge   a text of at most one window has one, from 0.
-    """
+    """Starts of the windows on `length` characters: 0, every half window, and the last at the end."""
     yield from range(0, max(1, length - window), max(1, window // 2))
     if length > window:
         yield length - window
@@ -106,11 +103,11 @@ def hash_ngrams(normalized: str, config: FeatureConfig) -> list[Buckets]:
     raw = normalized.encode("utf-32-le", "surrogatepass")
     codes = np.frombuffer(raw, dtype="<u4").astype(np.uint64)
     shift = np.uint64(64 - config.bucket_bits)
-    found, rolling = [], codes
+    buckets, rolling = [], codes
     for length in range(1, config.max_ngram + 1):
         if length > 1:
             rolling = rolling[:-1] * _MULTIPLIER + codes[length - 1 :]
         if length >= config.min_ngram:
             mixed = (rolling + np.uint64(length)) * GOLDEN
-            found.append((mixed >> shift).astype(np.int64))
-    return found
+            buckets.append((mixed >> shift).astype(np.int64))
+    return buckets

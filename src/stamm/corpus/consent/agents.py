@@ -26,11 +26,8 @@ _SHIPPED = Path(__file__).with_name("agents.json")
 
 
 def load_agents(name: str, path: Path | None = None) -> tuple[str, ...]:
-    """Return the agents of a named list, in its order.
+    """The agents of a named list: "apertus", "training" or "all" of the shipped file, or one of `path`.
 
-    name     "apertus": those of the Apertus corpus; "training": crawlers that gather texts for
-             training, and "*"; "all": every agent of the file, and "*"
-    path     another file of lists; None: the shipped one
     Raises   ConfigError for a list that is not in the file, DataError for an invalid file.
     """
     file = path or _SHIPPED
@@ -49,18 +46,18 @@ def resolve_agents(given: tuple[str, ...], source: str = "") -> tuple[tuple[str,
              With an invalid agent among them all are returned unchanged, for `validate` to report.
     Raises   ConfigError or DataError for a list that is missing or invalid.
     """
-    if not all(":" in one or is_agent(one) for one in given):
+    if not all(":" in entry or is_agent(entry) for entry in given):
         return given, ""
     names: dict[str, None] = {}
     provenance = []
-    for one in given:
-        place, colon, name = one.rpartition(":")
+    for entry in given:
+        list_source, colon, name = entry.rpartition(":")
         if colon:
-            file = _SHIPPED if place == _PACKAGE else Path(place)
+            file = _SHIPPED if list_source == _PACKAGE else Path(list_source)
             names |= dict.fromkeys(load_agents(name, file))
-            provenance.append(_provenance(one, file))
+            provenance.append(_provenance(entry, file))
         else:
-            names[one] = None
+            names[entry] = None
     if provenance:
         return tuple(names), f"{'; '.join(provenance)}; names {agents_sha256(tuple(names))}"
     if source.endswith(f"names {agents_sha256(given)}"):
@@ -71,10 +68,7 @@ def resolve_agents(given: tuple[str, ...], source: str = "") -> tuple[tuple[str,
 
 
 def fill_agents(config: Any) -> None:
-    """Resolve lists of agents in `__post_init__` of a frozen configuration.
-
-    config   with the fields `agents` and `agents_source`
-    """
+    """Resolve `agents` and `agents_source` in `__post_init__` of a frozen configuration."""
     names, source = resolve_agents(config.agents, config.agents_source)
     object.__setattr__(config, "agents", names)
     object.__setattr__(config, "agents_source", source)
@@ -97,24 +91,24 @@ def _provenance(given: str, file: Path) -> str:
 
 def _read(file: Path) -> tuple[dict[str, tuple[str, ...]], str]:
     """The lists of a file, and its date."""
-    found = read_json(file)
-    lists = found.get("lists") if isinstance(found, dict) else None
+    stored = read_json(file)
+    lists = stored.get("lists") if isinstance(stored, dict) else None
     if not isinstance(lists, dict) or not lists:
         raise DataError(
             f"{file} is not a file of agent lists",
             fix='It needs {"date": "2026-11-22", "lists": {name: [agent, ...]}}',
         )
-    date = found.get("date")
+    date = stored.get("date")
     if not isinstance(date, str) or _DAY.fullmatch(date) is None:
         raise DataError(
             f"date = {str(date)[:40]!r} in {file} is not a day",
             fix='Write the day of the lists, such as "date": "2026-11-22"',
         )
     for name, members in lists.items():
-        fine = isinstance(members, list) and all(
+        is_valid = isinstance(members, list) and all(
             isinstance(m, str) and is_agent(m) for m in members
         )
-        if not fine or not members:
+        if not is_valid or not members:
             raise DataError(
                 f"the list {name!r} of {file} is not made of agent names",
                 fix='Write product tokens such as "GPTBot", or "*"',

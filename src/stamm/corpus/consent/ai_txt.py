@@ -14,9 +14,14 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from stamm.corpus.consent.paths import matches, path_pattern, url_path
+from stamm.corpus.consent.robots_matcher import (
+    matches,
+    normalize_path,
+    normalize_pattern,
+    path_of,
+)
 from stamm.corpus.consent.robots_parser import agent_token
-from stamm.corpus.records import clean_field
+from stamm.corpus.documents import clean_field
 
 LONGEST_TEXT = 500 * 1024
 MOST_RULES = 10_000
@@ -42,7 +47,7 @@ class AiTxtAnswer:
 class _AiTxtRule:
     allow: bool
     written: str
-    pattern: str
+    pattern: bytes
     media: str
 
 
@@ -68,16 +73,10 @@ class AiTxtFile:
 
     def answer(self, url: str, agents: tuple[str, ...]) -> AiTxtAnswer:
         """The opt-out state of the text at an address; one refused agent is enough."""
-        return self._answer(url_path(url), agents)
-
-    def text_answer(self, agents: tuple[str, ...]) -> AiTxtAnswer:
-        """The opt-out state of text in general: of a page at the root."""
-        return self._answer("/", agents)
-
-    def _answer(self, path: str, agents: tuple[str, ...]) -> AiTxtAnswer:
+        path = normalize_path(path_of(url).encode("utf-8", "surrogatepass"))
         if not self._groups:
             return AiTxtAnswer()
-        types = _types(path)
+        types = _types(path.decode("ascii"))
         allowed = AiTxtAnswer()
         for name, agent in self._groups_of(agents).items():
             decisive = [
@@ -89,25 +88,25 @@ class AiTxtFile:
             if not decisive:
                 continue
             rule = max(decisive, key=lambda r: (len(r.pattern), r.allow))
-            found = AiTxtAnswer(
+            answer = AiTxtAnswer(
                 state="not_reserved" if rule.allow else "reserved",
                 rule=f"{'Allow' if rule.allow else 'Disallow'}: {rule.written}",
                 agent=clean_field(agent),
             )
             if not rule.allow:
-                return found
-            allowed = allowed if allowed.rule else found
+                return answer
+            allowed = allowed if allowed.rule else answer
         return allowed
 
     def _groups_of(self, agents: tuple[str, ...]) -> dict[str, str]:
         """The groups that agents follow, and the first agent that follows each."""
-        found: dict[str, str] = {}
+        agent_by_group: dict[str, str] = {}
         for agent in agents:
             token = agent_token(agent)
             name = token if token in self._groups else "*"
             if name in self._groups:
-                found.setdefault(name, agent)
-        return found
+                agent_by_group.setdefault(name, agent)
+        return agent_by_group
 
 
 def _types(path: str) -> tuple[str, ...]:
@@ -150,6 +149,6 @@ def _rule(allow: bool, value: str) -> _AiTxtRule:
     return _AiTxtRule(
         allow=allow,
         written=clean_field(value),
-        pattern=path_pattern(start),
+        pattern=normalize_pattern(start.encode("utf-8", "surrogatepass")),
         media=media[1].lower() if media else "",
     )

@@ -2,12 +2,125 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from stamm.base.config import validate
 from stamm.corpus.consent.agents import APERTUS_AGENTS, fill_agents, is_agent
-from stamm.corpus.consent.signals_config import SignalsConfig
+from stamm.corpus.consent.content_usage import USAGE_LABELS
+
+Kind = Literal["robots", "tdmrep", "ai_txt"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# A product token with a version, and an address: both are written into a header unescaped.
+_AGENT = re.compile(r"[A-Za-z_-]{1,64}/[A-Za-z0-9._-]{1,32}")
+_CONTACT = re.compile(r"(https?://[!-'*-:=?-~]{4,200}|mailto:[!-'*-:=?-~]{4,200})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchConfig:
+    """Sites and files to fetch, the User-Agent, timeouts and retries.
+
+    domains       a text file: one host per line; blank lines and lines with # are ignored
+    agent         product token with a version ("stamm-corpus/1.0")
+    contact       a page, or mailto:, that shows site owners who fetches and how to opt out
+    kinds         robots (/robots.txt), tdmrep (/.well-known/tdmrep.json), ai_txt (/ai.txt)
+    hosts_at_once sites fetched concurrently; each gets one request at a time
+    connect_s     timeout of DNS and TCP together, and again of TLS, in seconds
+    answer_s      timeout of a whole answer, from connecting to its last byte, in seconds
+    retries       retries after 5xx, 429, timeouts and broken answers
+    backoff_s     seconds before the first retry, doubled before each next one
+    max_wait_s    longest pause before a retry; a site that demands more is not retried
+    sync_every    answers between two fsyncs: what a crash of the machine can lose
+    """
+
+    domains: str
+    agent: str
+    contact: str
+    kinds: tuple[Kind, ...] = KINDS
+    hosts_at_once: int = 32
+    connect_s: float = 10.0
+    answer_s: float = 30.0
+    retries: int = 2
+    backoff_s: float = 2.0
+    max_wait_s: float = 60.0
+    sync_every: int = 256
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("domains", bool(self.domains), "is empty: name a text file with one host per line"),
+            ("agent", _AGENT.fullmatch(self.agent) is not None, "must read as name/version"),
+            (
+                "contact",
+                _CONTACT.fullmatch(self.contact) is not None,
+                "must be an http(s) page or a mailto: address",
+            ),
+            ("kinds", len(self.kinds) > 0, "is empty: name at least robots"),
+            ("kinds", len(set(self.kinds)) == len(self.kinds), "names a kind twice"),
+            ("hosts_at_once", 1 <= self.hosts_at_once <= 1024, "must lie in [1, 1024]"),
+            ("connect_s", 0 < self.connect_s <= self.answer_s, "must lie in (0, answer_s]"),
+            ("answer_s", 0 < self.answer_s <= 600, "must lie in (0, 600]"),
+            ("retries", 0 <= self.retries <= 10, "must lie in [0, 10]"),
+            (
+                "backoff_s",
+                0 < self.backoff_s <= self.max_wait_s,
+                "must lie in (0, max_wait_s]",
+            ),
+            ("max_wait_s", self.max_wait_s <= 3600, "must be at most an hour"),
+            ("sync_every", self.sync_every >= 1, "must be at least 1"),
+        )
+
+    @property
+    def user_agent(self) -> str:
+        """The User-Agent of every request: "stamm-corpus/1.0 (+https://example.org/bot)"."""
+        return f"{self.agent} (+{self.contact})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignalsConfig:
+    """One switch per signal. One opt-out is enough.
+
+    noai             noai in X-Robots-Tag or <meta name="robots">, for all or for a configured agent;
+                     a convention of DeviantArt (2022) without a standard
+    noimageai        the same for noimageai, which is about images: off by default
+    agent_noindex    noindex or none for a configured agent. Without an agent it is for search
+                     engines (Google, "Robots meta tag specifications")
+    tdm_reservation  tdm-reservation: 1 in tdmrep.json, a header or a meta (W3C TDM Reservation
+                     Protocol, final group report 2024-05-10)
+    tdmrep_unparsable  policy for a tdmrep.json that cannot be parsed
+    content_usage    the headers Content-Usage: train-ai=n (draft-ietf-aipref-attach-05) and
+                     Content-Signal: ai-train=no (contentsignals.org)
+    usage_labels     the labels checked there
+    ai_txt           text refused in /ai.txt (Spawning, 2023; no standard)
+    rsl              an RSL licence inside the page that does not grant training to everyone without
+                     payment (terms.py)
+    row_opt_out      a field of a row of JSONL or a table that opts it out: noai, opt_out, HPLT's
+                     robotstxt: disallowed … (readers/rows.py: ROW_KEYS.refused)
+    """
+
+    noai: bool = True
+    noimageai: bool = False
+    agent_noindex: bool = True
+    tdm_reservation: bool = True
+    tdmrep_unparsable: Literal["allow", "drop"] = "drop"
+    content_usage: bool = True
+    usage_labels: tuple[str, ...] = USAGE_LABELS
+    ai_txt: bool = True
+    rsl: bool = True
+    row_opt_out: bool = True
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("usage_labels", len(self.usage_labels) > 0, "is empty: name train-ai at least"),
+            (
+                "usage_labels",
+                all(label == label.lower() and label.strip() for label in self.usage_labels),
+                "has a label that is not in lower case, which cannot match",
+            ),
+        )
+
 
 Policy = Literal["allow", "drop"]
 

@@ -10,17 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from stamm.corpus.consent.cache import cache_by_host
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.hosts import normalize_host, www_variant
 from stamm.corpus.consent.robots import RobotsFile, RobotsRefusal
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
-from stamm.corpus.consent.snapshot_entry import SnapshotEntry
-from stamm.corpus.records import clean_field
+from stamm.corpus.consent.snapshot import SnapshotEntry, cache_by_host
+from stamm.corpus.documents import clean_field
 
 ABSOLUTE_URL_RULES = "written as absolute URLs"
 """Part of the rule of a "robots_allows" whose file has rules that match no path."""
-# Of the texts before parsing; parsed, a file takes some ten times as much memory.
+# Characters of the texts before parsing; a parsed file takes about ten times as much memory.
 _CACHED_CHARACTERS = 16 * 2**20
 _MAX_CACHED_DECISIONS = 256
 _MOST_TERMS = 5
@@ -105,10 +104,7 @@ class RobotsSource:
         self._answers = cache_by_host(self._load, _CACHED_CHARACTERS)
 
     def decide(self, url: str, host: str, config: ConsentConfig) -> Decision | None:
-        """The decision for an address, by the answer of the host or else of its "www." variant.
-
-        None when there is neither.
-        """
+        """The decision by the answer of the host or of its "www." variant; None without one."""
         answer = self._answers(host)[0] or self._answers(www_variant(host))[0]
         return answer.decide(url, host, config) if answer is not None else None
 

@@ -29,10 +29,10 @@ import httpcore2
 
 from stamm.base.files import sha256_bytes
 from stamm.base.retry_after import retry_after_seconds
-from stamm.corpus.consent.fetch_config import FetchConfig, Kind
+from stamm.corpus.consent.config import FetchConfig, Kind
 from stamm.corpus.consent.hosts import ascii_name
 from stamm.corpus.consent.robots_parser import PARSED_BYTES, whole_lines
-from stamm.corpus.consent.snapshot_entry import SnapshotEntry, decode_body
+from stamm.corpus.consent.snapshot import SnapshotEntry, decode_body
 
 PATHS: dict[Kind, str] = {
     "robots": "/robots.txt",
@@ -69,7 +69,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 class FetchError(Exception):
     """No readable answer.
 
-    state   one of `snapshot_entry.ERRORS`
+    state   one of `snapshot.ERRORS`
     pause   seconds to wait before a retry as the site demands, 0 without a demand; None when a
             retry is useless
     """
@@ -87,10 +87,10 @@ def normalize_site(text: str) -> str:
     Raises   ValueError for text that is not a host.
     """
     name = ascii_name(text.strip()).rstrip(".")
-    found = _HOST.fullmatch(name)
-    if found is None:
+    match = _HOST.fullmatch(name)
+    if match is None:
         raise ValueError("no host")
-    port = int(found[1]) if found[1] else 443
+    port = int(match[1]) if match[1] else 443
     if port > 65535 or (port < 1024 and port not in _PORTS.values()):
         raise ValueError(f"port {port}")
     return name.partition(":")[0] if port in _PORTS.values() else name
@@ -101,16 +101,16 @@ def is_public(address: str) -> bool:
 
     Edge     an IPv4 address inside an IPv6 one (mapped, 6to4, NAT64) is checked itself.
     """
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour
-        if inner is None and found in _NAT64:
-            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour
+        if inner is None and ip in _NAT64:
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
-        if found.is_site_local:
+        if ip.is_site_local:
             return False
-    return found.is_global and not (found.is_multicast or found.is_reserved)
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved)
 
 
 async def public_addresses(host: str, port: int) -> Sequence[Address]:
@@ -120,11 +120,11 @@ async def public_addresses(host: str, port: int) -> Sequence[Address]:
     """
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        address_infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         later = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
         raise FetchError("dns", pause=0 if later else None) from None
-    public = [address for *_, (address, *_) in found if is_public(str(address))]
+    public = [address for *_, (address, *_) in address_infos if is_public(str(address))]
     if not public:
         raise FetchError("private_address")
     return [(str(address), port) for address in dict.fromkeys(public)]
@@ -209,8 +209,8 @@ class Fetcher:
             wants_long_pause = pause is not None and pause > self._config.max_wait_s
             if pause is None or wants_long_pause or attempt == self._config.retries:
                 return file, wants_long_pause
-            own = min(self._config.backoff_s * 2**attempt, self._config.max_wait_s)
-            await self._sleep(max(pause, own))
+            backoff = min(self._config.backoff_s * 2**attempt, self._config.max_wait_s)
+            await self._sleep(max(pause, backoff))
             attempt += 1
 
     async def _once(self, kind: Kind, domain: str, url: str) -> tuple[SnapshotEntry, float | None]:
@@ -355,10 +355,10 @@ class _PublicBackend(httpcore2.AsyncNetworkBackend):
 
 
 def _was_refused(error: BaseException) -> bool:
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, ConnectionRefusedError):
-        found = found.__cause__ or found.__context__
-    return found is not None
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ConnectionRefusedError):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
 
 
 async def _body(response: httpcore2.Response, coding: bytes) -> tuple[bytes, bool]:
@@ -419,9 +419,9 @@ def _redirect_target(url: str, location: str) -> str:
         host = normalize_site(f"{parts.hostname}:{port}").partition(":")[0]
     except (ValueError, KeyError):
         raise FetchError("redirects") from None
-    place = host if port == usual else f"{host}:{port}"
+    authority = host if port == usual else f"{host}:{port}"
     query = f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
-    target = f"{parts.scheme}://{place}{quote(parts.path or '/', safe=_SAFE)}{query}"
+    target = f"{parts.scheme}://{authority}{quote(parts.path or '/', safe=_SAFE)}{query}"
     if len(target) > LONGEST_URL:
         raise FetchError("redirects")
     return target

@@ -1,7 +1,7 @@
 """The fetch job: writes a snapshot of robots.txt, tdmrep.json and ai.txt of many sites.
 
 Outputs
-  snapshot.jsonl.zst  one row per site and kind (snapshot_entry.py), sorted by site, then kind
+  snapshot.jsonl.zst  one row per site and kind (snapshot.py), sorted by site, then kind
   summary.json        answers by state, and rules that match no path
 While the job runs, answers.jsonl holds the answers in the order they came. A killed fetch resumes
 from it and fetches only what is missing.
@@ -25,12 +25,12 @@ import zstandard
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import atomic, write_json
 from stamm.base.json_text import parse_json
+from stamm.corpus.consent.config import FetchConfig, Kind
 from stamm.corpus.consent.decision import ABSOLUTE_URL_RULES
 from stamm.corpus.consent.fetch import NO_CONTACT, Fetcher, normalize_site
-from stamm.corpus.consent.fetch_config import FetchConfig, Kind
 from stamm.corpus.consent.hosts import normalize_host
 from stamm.corpus.consent.robots import RobotsFile
-from stamm.corpus.consent.snapshot_entry import ERRORS, SnapshotEntry, parse_entry
+from stamm.corpus.consent.snapshot import ERRORS, SnapshotEntry, parse_entry
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
 from stamm.runs.job import Workspace
@@ -66,7 +66,7 @@ def fetch(
         wanted = [(site, kind) for site in sites for kind in sorted(config.kinds)]
         with atomic(workspace.folder / SNAPSHOT) as temporary:
             counts = _write_snapshot(temporary, answers, wanted)
-            states = {state for found in counts["states"].values() for state in found}
+            states = {state for state_counts in counts["states"].values() for state in state_counts}
             if states <= set(NO_CONTACT):
                 (workspace.folder / ANSWERS).unlink()
                 raise RunError(
@@ -94,10 +94,10 @@ def fetch(
 def _states(states: Mapping[str, Mapping[str, int]]) -> str:
     """One line: "robots: 3 found, 1 dns (the name has no address)"."""
     kinds = []
-    for kind, found in states.items():
+    for kind, state_counts in states.items():
         counts = (
             f"{count:,} {state}" + (f" ({ERRORS[state]})" if state in ERRORS else "")
-            for state, count in found.items()
+            for state, count in state_counts.items()
         )
         kinds.append(f"{kind}: {', '.join(counts)}")
     return "; ".join(kinds)
@@ -146,7 +146,7 @@ class _Answers:
         for file, size in self._whole_rows():
             self._places[file.domain, file.kind] = (self._end, size)
             self._end += size
-        # Behind it is a partial row of a killed process.
+        # After `self._end` is a partial row that a killed process left.
         self._file.truncate(self._end)
 
     def __enter__(self) -> _Answers:
@@ -215,7 +215,10 @@ def _write_snapshot(
                 unread["lines"] += len(robots.terms)
                 unread["sites"] += len(robots.terms) > 0
     return {
-        "states": {kind: dict(sorted(found.items())) for kind, found in sorted(states.items())},
+        "states": {
+            kind: dict(sorted(state_counts.items()))
+            for kind, state_counts in sorted(states.items())
+        },
         "truncated": truncated,
         "absolute_rules": ignored,
         "unread_terms": unread,

@@ -13,23 +13,176 @@ Decisions are those of Google's parser (robots_parser.py lists where it goes bey
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from urllib.parse import urlsplit
 
-from stamm.corpus.consent.content_usage import signal_refuses
+from stamm.corpus.consent.content_usage import USAGE_LABELS, refused_use, signal_refuses
 from stamm.corpus.consent.hosts import normalize_host, www_variant
-from stamm.corpus.consent.robots_matcher import escaped, normalize_path, path_of
+from stamm.corpus.consent.robots_matcher import (
+    PLAIN,
+    LongestMatch,
+    RankedRule,
+    escaped,
+    longest_match,
+    normalize_path,
+    normalize_pattern,
+    path_of,
+)
 from stamm.corpus.consent.robots_parser import (
     Block,
     Rule,
     agent_token,
+    disallows,
     read_groups,
     read_lines,
     read_rules,
     whole_lines,
 )
-from stamm.corpus.consent.rules import GroupRules
 from stamm.corpus.consent.terms import prohibits_training, usage_lines
+
+PREFERENCES = ("usage", "signal")
+"""Kinds of lines that are preferences: Content-Usage and Content-Signal."""
+_ABSOLUTE = re.compile(rb"(?i)https?://")
+_INDEX_PAGE = b"/index.htm"
+_NOT_PLAIN = re.compile(b"[^%s]" % re.escape(PLAIN))
+# Building the search structure takes as long as comparing two or three paths with all lines.
+_ONE_BY_ONE = 3
+_NOTHING = LongestMatch(())
+
+
+class GroupRules:
+    """The rules of one group; patterns are normalized by `spell`.
+
+    Most files decide about few paths, and most rules begin otherwise than the path. So the first
+    paths are compared with the lines one by one; after these a search structure is built.
+
+    lines    the lines of the file
+    blocks   positions of the rules in them
+    """
+
+    def __init__(
+        self,
+        lines: bytes,
+        blocks: tuple[Block, ...],
+        spell: Callable[[bytes], bytes] = normalize_pattern,
+    ) -> None:
+        self._lines = lines
+        self._blocks = blocks
+        self._spell = spell
+        self._asked = 0
+        self._access: LongestMatch | None = None
+        self._usage: LongestMatch | None = None
+        self._others: list[Rule] | None = None
+
+    def disallow(self, path: bytes) -> Rule | None:
+        """The Disallow that decides a path, or None."""
+        if self._access is None and self._asked < _ONE_BY_ONE:
+            self._asked += 1
+            near = self._read(_far_from(path[:2]))
+            if self._others is None:
+                self._others = _no_paths(near)
+            likely = [rule for rule in near if _may_match(rule, path)]
+            match = longest_match(_access_patterns(likely, self._spell), path)
+        else:
+            if self._access is None:
+                self._access = LongestMatch(_access_patterns(self._read(), self._spell))
+            match = self._access.find(path)
+        return match.rule if match is not None and match.loses_ties else None
+
+    def usage(self, path: bytes) -> Rule | None:
+        """The Content-Usage or Content-Signal line that decides a path, when it reserves training."""
+        if self._usage is None:
+            usage = [rule for rule in self._no_paths() if rule[1] in PREFERENCES]
+            self._usage = LongestMatch(_usage_patterns(usage, self._spell)) if usage else _NOTHING
+        match = self._usage.find(path)
+        return match.rule if match is not None and not match.loses_ties else None
+
+    def absolute(self) -> list[Rule]:
+        """The Allow and Disallow written as absolute URLs: they match no path."""
+        return [
+            rule
+            for rule in self._no_paths()
+            if rule[1] not in PREFERENCES and _ABSOLUTE.match(rule[2])
+        ]
+
+    def _no_paths(self) -> list[Rule]:
+        if self._others is None:
+            self._others = _no_paths(self._read(_far_from(b"")))
+        return self._others
+
+    def _read(self, without: frozenset[bytes] = frozenset()) -> list[Rule]:
+        read = [read_rules(self._lines, block, without) for block in self._blocks]
+        return read[0] if len(read) == 1 else list(chain.from_iterable(read))
+
+
+def reserves_training(preference: str) -> bool:
+    """Whether the value of a Content-Usage or Content-Signal line denies training."""
+    return refused_use([preference], USAGE_LABELS) is not None or signal_refuses(preference)
+
+
+def _no_paths(rules: list[Rule]) -> list[Rule]:
+    """Preferences, and other rules that do not begin with "/"; `_far_from` keeps them all."""
+    return [rule for rule in rules if rule[1] in PREFERENCES or rule[2][:1] != b"/"]
+
+
+@functools.lru_cache(maxsize=512)
+def _far_from(start: bytes) -> frozenset[bytes]:
+    """Beginnings of Disallow lines that match no path beginning with the two octets `start`."""
+    return disallows(octet for octet in PLAIN if b"/%c" % octet != start)
+
+
+def _may_match(rule: Rule, path: bytes) -> bool:
+    """Whether an Allow or Disallow may match a path, in any spelling.
+
+    Octets that stand for themselves match nothing else; but an Allow for an index page means its
+    folder too.
+    """
+    _, key, value = rule
+    if path.startswith(value):
+        return True
+    if key == "allow" and value.find(_INDEX_PAGE) >= 0:
+        return True
+    if not value.translate(None, PLAIN):
+        return False
+    return path.startswith(_NOT_PLAIN.split(value, maxsplit=1)[0])
+
+
+def _access_patterns(
+    rules: Iterable[Rule], spell: Callable[[bytes], bytes]
+) -> Iterator[tuple[bytes, RankedRule]]:
+    """Patterns of the Allow and Disallow rules; of equally long ones Allow wins."""
+    for rule in rules:
+        # An empty pattern matches with no weight: it decides nothing.
+        _, key, value = rule
+        if key in PREFERENCES or not value:
+            continue
+        pattern, allows = escaped(value), key == "allow"
+        yield spell(pattern), RankedRule(-len(pattern), not allows, rule)
+        if allows and _INDEX_PAGE in pattern:
+            # As Google's parser: an Allow for /a/index.html also allows /a/.
+            folder, slash, page = pattern.rpartition(b"/")
+            if (slash + page).startswith(_INDEX_PAGE):
+                shorter = folder + b"/$"
+                yield spell(shorter), RankedRule(-len(shorter), False, rule)
+
+
+def _usage_patterns(
+    rules: Iterable[Rule], spell: Callable[[bytes], bytes]
+) -> Iterator[tuple[bytes, RankedRule]]:
+    """Patterns of preference lines; of equally long ones the one that reserves wins.
+
+    A line without a path applies to "/".
+    """
+    for rule in rules:
+        path, preference = b"/", rule[2]
+        if preference.startswith(b"/"):
+            path, preference = (*preference.split(None, 1), b"")[:2]
+        reserves = reserves_training(preference.decode("utf-8", "replace"))
+        yield spell(path), RankedRule(-len(escaped(path)), not reserves, rule)
+
 
 _WRITTEN = {
     "disallow": "Disallow",
@@ -131,18 +284,12 @@ class RobotsFile:
         return refusal
 
     def allows(self, path: bytes, agent: str) -> bool:
-        """Whether Allow and Disallow let one agent fetch a path, both compared as written.
-
-        Equals the decision of Google's parser. `refusal` compares normalized paths and patterns.
-        """
+        """Whether Allow and Disallow let one agent fetch a path, as Google's parser compares them."""
         (name,) = self._followed((agent,))
         return GroupRules(self._lines, self._groups.get(name, ()), escaped).disallow(path) is None
 
     def absolute_rules(self, host: str, agents: tuple[str, ...] | None = None) -> list[Rule]:
-        """Allow and Disallow written as absolute URLs of `host` or its "www." variant, in order.
-
-        A rule begins with "/" or "*" (RFC 9309, 2.2.2): `Disallow: https://example.org/private/`
-        matches no path, here as in Google's parser. Its author meant something, so it is counted.
+        """Rules written as absolute URLs of `host` or its "www." variant, which match no path.
 
         agents   only the groups that these follow; None: every group
         """
@@ -201,7 +348,7 @@ class _AgentRules:
         self.agents = agents
         self._names = names
         self._rules = list(dict.fromkeys(rules.values()))
-        self._at = {name: self._rules.index(one) for name, one in rules.items()}
+        self._at = {name: self._rules.index(group_rules) for name, group_rules in rules.items()}
         self._refusals: dict[tuple[Rule | None, ...], RobotsRefusal] = {}
 
     def refusal(self, path: bytes) -> RobotsRefusal | None:
@@ -213,12 +360,12 @@ class _AgentRules:
             lines = [rules.usage(path) for rules in self._rules]
         if not any(lines):
             return None
-        found = tuple(lines)
-        if found not in self._refusals:
+        deciding_lines = tuple(lines)
+        if deciding_lines not in self._refusals:
             if len(self._refusals) >= _MOST_REFUSALS:
                 self._refusals.clear()
-            self._refusals[found] = self._named(found)
-        return self._refusals[found]
+            self._refusals[deciding_lines] = self._named(deciding_lines)
+        return self._refusals[deciding_lines]
 
     def _named(self, lines: tuple[Rule | None, ...]) -> RobotsRefusal:
         refused = [
@@ -226,12 +373,14 @@ class _AgentRules:
             for agent, name in zip(self.agents, self._names, strict=True)
             if (rule := lines[self._at[name]])
         ]
-        own = [one for one in refused if one[0] == "*" or one[1] != "*"] or refused
-        _, name, (line, key, value) = own[0]
+        named_refusals = [
+            refusal for refusal in refused if refusal[0] == "*" or refusal[1] != "*"
+        ] or refused
+        _, name, (line, key, value) = named_refusals[0]
         written = value.decode("utf-8", "replace")
         return RobotsRefusal(
             reason=_REASON[key],
-            agents=", ".join(agent for agent, _, _ in own),
+            agents=", ".join(agent for agent, _, _ in named_refusals),
             rule=f"{_WRITTEN[key]}: {written} (group {name})",
             line=line,
         )

@@ -25,10 +25,7 @@ _PATH_START = re.compile(r"[/?;]")
 
 
 def escaped(octets: bytes) -> bytes:
-    """`octets` with hexadecimal digits in capitals, and those outside ASCII percent-encoded.
-
-    Source   RFC 9309, 2.2.2.
-    """
+    """`octets` with escapes in capitals, those outside ASCII percent-encoded (RFC 9309, 2.2.2)."""
     # `b"%" in octets` first tries b"%" as a number, and takes three times as long as `find`.
     if octets.isascii() and octets.find(b"%") < 0:
         return octets
@@ -36,20 +33,14 @@ def escaped(octets: bytes) -> bytes:
 
 
 def decoded(path: bytes) -> bytes:
-    """An escaped path with letters, digits, "-", ".", "_" and "~" decoded.
-
-    Source   RFC 3986, 2.3: both spellings are equivalent.
-    """
+    """An escaped path with letters, digits, "-", ".", "_" and "~" decoded (RFC 3986, 2.3)."""
     if b"%" not in path:
         return path
-    return _UNRESERVED.sub(lambda found: bytes([int(found[1], 16)]), path)
+    return _UNRESERVED.sub(lambda escape: bytes([int(escape[1], 16)]), path)
 
 
 def percent_encode(octets: bytes) -> bytes:
-    """`octets` percent-encoded as in an address, in the normal form.
-
-    Source   RFC 3986, 2 and 6.2.2.
-    """
+    """`octets` percent-encoded as in an address, in the normal form (RFC 3986, 2 and 6.2.2)."""
     return _NOT_IN_ADDRESSES.sub(_escape, decoded(escaped(octets)))
 
 
@@ -131,7 +122,7 @@ def longest_match(patterns: Iterable[tuple[bytes, RankedRule]], path: bytes) -> 
     """The rule that decides a path, as by `LongestMatch`: for a single path."""
     best = None
     for pattern, candidate in patterns:
-        if (best is None or candidate < best) and _matches(pattern, path):
+        if (best is None or candidate < best) and matches(pattern, path):
             best = candidate
     return best
 
@@ -183,8 +174,8 @@ class LongestMatch:
         return best
 
 
-def _escape(found: re.Match[bytes]) -> bytes:
-    return found[0].upper() if len(found[0]) == 3 else b"%%%02X" % ord(found[0])
+def _escape(escape: re.Match[bytes]) -> bytes:
+    return escape[0].upper() if len(escape[0]) == 3 else b"%%%02X" % ord(escape[0])
 
 
 def _without_dots(path: bytes) -> bytes:
@@ -204,7 +195,8 @@ def _without_dots(path: bytes) -> bytes:
     return b"/" + b"/".join(kept) + mark + query
 
 
-def _matches(pattern: bytes, path: bytes) -> bool:
+def matches(pattern: bytes, path: bytes) -> bool:
+    """Whether a pattern matches a path, both normalized."""
     body = pattern.removesuffix(b"$")
     anchored = len(body) < len(pattern)
     if body.find(b"*") >= 0:

@@ -99,17 +99,17 @@ def read_groups(lines: bytes) -> dict[str, tuple[Block, ...]]:
     groups: dict[str, list[Block]] = {}
     names: dict[str, None] = {}
     number = end = 0
-    for found in _AGENT_LINES.finditer(lines):
-        kind, value = _kind_and_value(found[0].strip())
+    for agent_line in _AGENT_LINES.finditer(lines):
+        kind, value = _kind_and_value(agent_line[0].strip())
         if kind != "agent":
             continue
-        start = found.start()
+        start = agent_line.start()
         if start > end and _has_rule(lines, end, start):
             _add(groups, names, (number, end, start))
             names = {}
         names |= dict.fromkeys(_names(value))
-        number += lines.count(b"\n", end, found.end())
-        end = found.end()
+        number += lines.count(b"\n", end, agent_line.end())
+        end = agent_line.end()
     _add(groups, names, (number, end, len(lines)))
     return {name: tuple(blocks) for name, blocks in groups.items()}
 
@@ -146,7 +146,7 @@ def whole_lines(data: bytes) -> bytes:
     """
     if len(data) <= PARSED_BYTES:
         return data
-    # A line end just behind the limit completes the last line.
+    # A line end directly after the limit completes the last line.
     kept = data[: PARSED_BYTES + 1]
     end = max(kept.rfind(b"\n"), kept.rfind(b"\r"))
     return kept[: min(end + 1, PARSED_BYTES)] if end >= 0 else kept[:PARSED_BYTES]
@@ -155,8 +155,7 @@ def whole_lines(data: bytes) -> bytes:
 def agent_token(agent: str) -> str:
     """The name under which an agent's group is looked up: "CCBot/2.0" gives "ccbot", "*" itself.
 
-    Edge     "" when the part before a "/" is not a product token ("Foo Bar", invalid text): no group
-             has such a name. Only ASCII letters become lower case: "BÜCHERBOT" gives "bÜcherbot".
+    Edge     "" for no product token ("Foo Bar"). Only ASCII becomes lower case: "BÜR" gives "bÜr".
     """
     name = agent.strip().partition("/")[0]
     return _ascii_lower(name) if name == "*" or _WHOLE_NAME.fullmatch(name) else ""
@@ -173,8 +172,8 @@ def _has_long_line(data: bytes) -> bool:
 
 
 def _has_rule(lines: bytes, start: int, stop: int) -> bool:
-    for found in _RULE_LINES.finditer(lines, start, stop):
-        if _kind_and_value(found[0].strip())[0] is not None:
+    for rule_line in _RULE_LINES.finditer(lines, start, stop):
+        if _kind_and_value(rule_line[0].strip())[0] is not None:
             return True
     return False
 
@@ -194,8 +193,8 @@ def _kind_and_value(bare: bytes) -> tuple[str | None, bytes]:
     if not colon:
         words = [word for word in bare.replace(b"\t", b" ").split(b" ") if word]
         key, value = words if len(words) == 2 else (b"", b"")
-    found = _KINDS.match(key.strip())
-    return found.lastgroup if found else None, value.strip()
+    kind_match = _KINDS.match(key.strip())
+    return kind_match.lastgroup if kind_match else None, value.strip()
 
 
 @functools.lru_cache(maxsize=512)
@@ -203,8 +202,8 @@ def _names(value: bytes) -> tuple[str, ...]:
     """Names of agents that a User-agent line addresses."""
     if value[:1] == b"*" and (len(value) == 1 or value[1:2].isspace()):
         return ("*",)
-    found = (_LETTERS.match(value), _LETTERS_AND_DIGITS.match(value))
-    names = [name[0].decode().lower() for name in found if name]
+    name_matches = (_LETTERS.match(value), _LETTERS_AND_DIGITS.match(value))
+    names = [name[0].decode().lower() for name in name_matches if name]
     if not value.isascii():
         whole = _WHOLE_NAME.match(value.decode("utf-8", "replace"))
         names += [_ascii_lower(whole[0])] if whole else []

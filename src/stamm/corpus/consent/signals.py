@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from stamm.corpus.consent.config import SignalsConfig
 from stamm.corpus.consent.content_usage import refused_use, signal_refuses
 from stamm.corpus.consent.robots_parser import agent_token
-from stamm.corpus.consent.signals_config import SignalsConfig
 from stamm.corpus.consent.tdmrep import TdmReservation, policy_value, reservation_value
 from stamm.corpus.consent.terms import linked_licences, rsl_refusal
-from stamm.corpus.records import OPT_OUT_FIELD, Signals, clean_field
+from stamm.corpus.documents import OPT_OUT_FIELD, Signals, clean_field
 
 # Directives with a value: the name before their colon is not an agent.
 _WITH_VALUE = ("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview")
@@ -38,10 +38,8 @@ class PageRefusal:
 
 
 def tdm_reservation(site: TdmReservation, signals: Signals) -> TdmReservation:
-    """The TDM reservation of tdmrep.json and the headers: headers supersede the file.
+    """The TDM reservation of `site`, its tdmrep.json, unless a header supersedes it.
 
-    site     the answer of the site's tdmrep.json for this address
-    Edge     without a header the file holds; of several headers one that reserves holds.
     Source   TDM Reservation Protocol, "Processing priority".
     """
     values = signals.values("tdm-reservation")
@@ -99,7 +97,9 @@ def meta_refusal(
     for name, content in listed:
         agent = "" if name in ("robots", "x-robots-tag") else names.get(name)
         directives = [part.strip().lower() for part in content.split(",")]
-        if agent is not None and any(_refuses(one, agent, config) for one in directives):
+        if agent is not None and any(
+            _refuses(directive, agent, config) for directive in directives
+        ):
             rule = clean_field(f'<meta name="{name}" content="{content}">')
             return PageRefusal(reason="meta_noai", rule=rule, agent=agent)
     for name, content in listed if config.content_usage else ():
@@ -132,14 +132,18 @@ def _superseded(
     )
 
 
-def _tdm_refusal(found: TdmReservation, config: SignalsConfig) -> PageRefusal | None:
+def _tdm_refusal(reservation: TdmReservation, config: SignalsConfig) -> PageRefusal | None:
     if not config.tdm_reservation:
         return None
-    if found.state == "reserved":
-        rule = f"{found.rule}, tdm-policy: {found.policy}" if found.policy else found.rule
+    if reservation.state == "reserved":
+        rule = (
+            f"{reservation.rule}, tdm-policy: {reservation.policy}"
+            if reservation.policy
+            else reservation.rule
+        )
         return PageRefusal(reason="tdm_reservation", rule=clean_field(rule))
-    if found.state == "unparsable" and config.tdmrep_unparsable == "drop":
-        return PageRefusal(reason="tdmrep_unparsable", rule=found.rule)
+    if reservation.state == "unparsable" and config.tdmrep_unparsable == "drop":
+        return PageRefusal(reason="tdmrep_unparsable", rule=reservation.rule)
     return None
 
 
@@ -151,7 +155,7 @@ def _robots_tag(value: str, agents: tuple[str, ...], config: SignalsConfig) -> s
         directive = part.strip().lower()
         name, colon, rest = directive.partition(":")
         name = name.strip()
-        # A time of day behind a comma has a colon too, but blanks before it, or a digit at its start.
+        # A time of day after a comma also has a colon, but with blanks before it, or a digit at its start.
         if colon and name not in _WITH_VALUE and _ADDRESSEE.fullmatch(name):
             addressee, directive = name, rest.strip()
         agent = "" if addressee in ("", "*") else names.get(addressee)
@@ -171,10 +175,7 @@ def _names(agents: tuple[str, ...]) -> dict[str, str]:
 
 
 def unread_terms(signals: Signals, links: Iterable[str] = ()) -> list[str]:
-    """Terms of use that a page names and that are not read: RSL licences at other addresses.
-
-    links   addresses in its link elements
-    """
+    """RSL licences at other addresses that a page names, in headers or link elements (`links`)."""
     named = [*linked_licences(signals.values("link")), *links]
     return [f"RSL licence {clean_field(address)[:200]}" for address in dict.fromkeys(named)]
 

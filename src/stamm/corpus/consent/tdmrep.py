@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stamm.base.json_text import parse_json
-from stamm.corpus.consent.paths import matches, path_pattern, url_path
-from stamm.corpus.records import clean_field
+from stamm.corpus.consent.robots_matcher import (
+    matches,
+    normalize_path,
+    normalize_pattern,
+    path_of,
+)
+from stamm.corpus.documents import clean_field
 
 MOST_RULES = 1000
 LONGEST_LOCATION = 2048
@@ -40,7 +45,7 @@ class TdmReservation:
 @dataclass(frozen=True, kw_only=True)
 class _TdmRule:
     location: str
-    pattern: str
+    pattern: bytes
     reserved: bool
     policy: str
 
@@ -72,7 +77,7 @@ class TdmrepFile:
         """The reservation of an address: the first rule that matches holds."""
         if self._defect:
             return TdmReservation(state="unparsable", rule=self._defect)
-        path = url_path(url)
+        path = normalize_path(path_of(url).encode("utf-8", "surrogatepass"))
         for rule in self._rules:
             if matches(rule.pattern, path):
                 return TdmReservation(
@@ -124,7 +129,7 @@ def _rule(entry: Any) -> _TdmRule | None:
         path = f"/{path}"
     return _TdmRule(
         location=clean_field(location.strip()),
-        pattern=path_pattern(path),
+        pattern=normalize_pattern(path.encode("utf-8", "surrogatepass")),
         reserved=reserved,
         policy=policy_value(entry.get("tdm-policy"), reserved),
     )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from xml.etree import ElementTree
 
 from stamm.corpus.consent.robots_parser import Rule
-from stamm.corpus.records import clean_field
+from stamm.corpus.documents import clean_field
 
 RSL_TYPE = "application/rsl+xml"
 LONGEST_RSL = 65_536
@@ -64,7 +64,7 @@ def terms_kind(terms: str) -> str:
 
 
 def prohibits_training(key: str, value: bytes) -> bool:
-    """Whether a line `Prohibits: ai-train` is that."""
+    """Whether a Prohibits line of robots.txt prohibits ai-train."""
     return key == "prohibits" and _TRAINING.search(value.decode("utf-8", "replace")) is not None
 
 
@@ -77,7 +77,7 @@ def linked_licences(headers: Iterable[str]) -> Iterator[str]:
 
 
 def rsl_refusal(text: str) -> str:
-    """Why an RSL licence does not grant training to everyone for nothing, "" where one part does.
+    """Reason why an RSL licence does not grant training to everyone free of charge; "" if it does.
 
     A licence grants it where its permissions name it or there are none, its prohibitions do not, it
     asks for no payment (also not attribution), user or place, and no licence server is named.

@@ -66,7 +66,7 @@ class ContaminationConfig:
     most_hits: int = 100
 
     def __post_init__(self) -> None:
-        names = [one.name for one in self.sets]
+        names = [evaluation_set.name for evaluation_set in self.sets]
         blocks = 1 <= self.block_words <= self.gram_words
         validate(
             self,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 from unicodedata import category, east_asian_width
@@ -36,7 +36,7 @@ from stamm.corpus.dedup.shingles import (
     hash_words,
     normalize_text,
 )
-from stamm.runs.schemas.corpus import CoverageFile, SetCoverage
+from stamm.corpus.records import CoverageFile, SetCoverage
 
 SCHEMA = 2
 INDEX = "index.json"
@@ -47,15 +47,7 @@ PASSAGES_PER_RUN = 8
 PLACES_PER_PASSAGE = 64
 _SHOWN_HITS = 3
 _AT_ONCE = 1 << 16  # runs looked up together: memory does not grow with the document
-_SETTINGS = (
-    "gram_words",
-    "block_words",
-    "share",
-    "part_letters",
-    "shortest_words",
-    "shortest_letters",
-    "most_hits",
-)
+_SETTINGS = tuple(f.name for f in fields(ContaminationConfig) if f.name != "sets")
 
 Places = NDArray[np.int64]
 
@@ -117,7 +109,7 @@ class Index:
         self._gram: int = settings["gram_words"]
         sizes = np.diff(arrays.begins)
         self._short_lengths = np.unique(sizes[sizes < self._gram]).tolist()
-        # One look into a table of 16 or more places a key spares a search for nearly every run.
+        # A lookup in a table of 16 or more slots per key avoids the search for nearly every run.
         bits = min(26, max(16, (16 * len(arrays.keys)).bit_length()))
         self._shift = np.uint64(64 - bits)
         self._known = np.zeros(1 << bits, np.bool_)
@@ -159,7 +151,7 @@ class Index:
             np.save(buffer, array)
             write_bytes(folder / f"{name}.npy", buffer.getvalue())
             files[f"{name}.npy"] = sha256_bytes(buffer.getvalue())
-        coverage = {name: asdict(one) for name, one in self.coverage.items()}
+        coverage = {name: asdict(set_coverage) for name, set_coverage in self.coverage.items()}
         write_record(folder / COVERAGE, CoverageFile, {**self._settings, "sets": coverage})
         stored = {
             "schema": SCHEMA,
@@ -174,17 +166,17 @@ class Index:
     def gaps(self) -> tuple[str, ...]:
         """A sentence for each set with items of which no text is looked for."""
         return tuple(
-            f"evaluation set {name!r}: {one.blind:,} of {one.items:,} items cannot be found, "
+            f"evaluation set {name!r}: {set_coverage.blind:,} of {set_coverage.items:,} items cannot be found, "
             "because all their texts are too short"
-            for name, one in self.coverage.items()
-            if one.blind
+            for name, set_coverage in self.coverage.items()
+            if set_coverage.blind
         )
 
     def _size(self, passage: int) -> int:
         return int(self._arrays.begins[passage + 1] - self._arrays.begins[passage])
 
     def _find(self, runs: Hashes) -> tuple[Places, Places]:
-        """Which of `runs` have entries, and their keys."""
+        """Positions of the `runs` that have entries, and their keys."""
         likely = np.flatnonzero(self._known[(runs >> self._shift).astype(np.int64)])
         if not len(likely):  # always so when the index is empty
             return likely, likely
@@ -223,12 +215,12 @@ class Index:
         starts = self._starts(at, keys)
         blocks = hash_shingles(words.hashes, self._settings["block_words"])
         for passage in sorted(starts):
-            found = self._verify(passage, starts[passage], blocks)
-            if found is not None:
-                yield passage, *found
+            overlap_and_position = self._verify(passage, starts[passage], blocks)
+            if overlap_and_position is not None:
+                yield passage, *overlap_and_position
 
     def _starts(self, at: Places, keys: Places) -> dict[int, list[tuple[int, int]]]:
-        """Where each passage may begin in a document: position of its first run there, and start.
+        """Candidate starts of each passage in a document: position of its first run there, and start.
 
         Of many places those with most agreeing runs count: a repeated text, such as an instruction
         before each question, must not hide a question.
@@ -239,11 +231,13 @@ class Index:
         ]
         passages, starts, positions, runs = map(np.concatenate, zip(*parts, strict=True))
         best = _most_of_each(passages, starts, runs)
-        found: dict[int, list[tuple[int, int]]] = {}
+        starts_by_passage: dict[int, list[tuple[int, int]]] = {}
         columns = (passages[best], positions[best], starts[best])
         for passage, position, start in zip(*(c.tolist() for c in columns), strict=True):
-            found.setdefault(passage, []).append((position, start))
-        return {passage: sorted(each) for passage, each in found.items()}
+            starts_by_passage.setdefault(passage, []).append((position, start))
+        return {
+            passage: sorted(passage_starts) for passage, passage_starts in starts_by_passage.items()
+        }
 
     def _agreeing(self, at: Places, keys: Places) -> tuple[Places, Places, Places, Places]:
         """Passages, starts, positions and how many runs agree there, for some of the runs found."""
@@ -254,10 +248,10 @@ class Index:
         position = np.repeat(at, counts)
         start = position - self._arrays.places[entries]
         lowest = start.min()
-        both, first, runs = np.unique(
+        packed, first, runs = np.unique(
             passages << 32 | (start - lowest), return_index=True, return_counts=True
         )
-        passages, start = both >> 32, (both & 0xFFFFFFFF) + lowest
+        passages, start = packed >> 32, (packed & 0xFFFFFFFF) + lowest
         best = _most_of_each(passages, start, runs)
         return passages[best], start[best], position[first][best], runs[best]
 
@@ -272,9 +266,9 @@ class Index:
         for position, start in starts:
             window = blocks[max(start - slack, 0) : start + size + slack]
             covered = np.zeros(size, np.bool_)
-            found = np.isin(sought, window)
-            for place in range(length):
-                covered[place : place + len(found)] |= found
+            is_in_window = np.isin(sought, window)
+            for offset in range(length):
+                covered[offset : offset + len(is_in_window)] |= is_in_window
             overlap = float(covered.mean())
             letters = overlap * int(self._arrays.letters[passage])
             enough = overlap == 1.0 or letters >= self._settings["part_letters"]
@@ -286,8 +280,8 @@ class Index:
 def hits_text(hits: tuple[Hit, ...]) -> str:
     """The first evaluation items found and the number of further ones; never the text."""
     shown = [f"{hit.set_name} {hit.item_id} ({hit.overlap:.0%})" for hit in hits[:_SHOWN_HITS]]
-    more = len(hits) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    num_hidden = len(hits) - len(shown)
+    return ", ".join(shown) + (f" and {num_hidden} more" if num_hidden else "")
 
 
 def build_index(config: ContaminationConfig, items: Iterable[Item]) -> Index:
@@ -299,7 +293,9 @@ def build_index(config: ContaminationConfig, items: Iterable[Item]) -> Index:
     """
     names: list[tuple[str, str]] = []
     none = asdict(SetCoverage(items=0, blind=0, runs=0, short=0, unseen=0))
-    counts: dict[str, dict[str, int]] = {one.name: dict(none) for one in config.sets}
+    counts: dict[str, dict[str, int]] = {
+        evaluation_set.name: dict(none) for evaluation_set in config.sets
+    }
     passages: list[Hashes] = []
     letters: list[int] = []
     owners: list[int] = []
@@ -352,7 +348,10 @@ def load_index(folder: Path, expected: str = "") -> Index:
                 for name in _Arrays.__dataclass_fields__
             }
         )
-        coverage = {name: SetCoverage(**one) for name, one in stored["coverage"].items()}
+        coverage = {
+            name: SetCoverage(**stored_coverage)
+            for name, stored_coverage in stored["coverage"].items()
+        }
         names = [(name, item_id) for name, item_id in stored["items"]]
         return Index({name: stored[name] for name in _SETTINGS}, names, coverage, arrays)
     except (KeyError, TypeError, ValueError, OSError) as error:
@@ -378,20 +377,20 @@ def _most_of_each(passages: Places, starts: Places, runs: Places) -> Places:
 
 def _arrays(passages: list[Hashes], letters: list[int], owners: list[int], gram: int) -> _Arrays:
     runs = [hash_shingles(hashes, min(gram, len(hashes))) for hashes in passages]
-    counts = np.array([len(one) for one in runs], np.int64)
+    counts = np.array([len(run_hashes) for run_hashes in runs], np.int64)
     keys = np.concatenate([np.empty(0, np.uint64), *runs])
     holders = np.repeat(np.arange(len(runs), dtype=np.uint32), counts)
-    places = np.concatenate([np.empty(0, np.int64), *map(np.arange, counts)]).astype(np.uint32)
+    run_starts = np.concatenate([np.empty(0, np.int64), *map(np.arange, counts)]).astype(np.uint32)
     order = np.argsort(keys, kind="stable")
     unique, first = np.unique(keys[order], return_index=True)
     group = np.repeat(np.arange(len(unique)), np.diff(np.append(first, len(keys))))
-    few = np.arange(len(keys)) - first[group] < PASSAGES_PER_RUN
-    sizes = np.bincount(group[few], minlength=len(unique))
+    is_stored = np.arange(len(keys)) - first[group] < PASSAGES_PER_RUN
+    sizes = np.bincount(group[is_stored], minlength=len(unique))
     return _Arrays(
         keys=unique,
         first=np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint32),
-        passages=holders[order][few],
-        places=places[order][few],
+        passages=holders[order][is_stored],
+        places=run_starts[order][is_stored],
         words=np.concatenate([np.empty(0, np.uint64), *passages]),
         begins=np.cumsum([0, *map(len, passages)]).astype(np.uint64),
         letters=np.array(letters, np.uint32),

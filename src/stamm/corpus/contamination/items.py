@@ -11,9 +11,9 @@ from stamm.base.config import nearest
 from stamm.base.errors import DataError
 from stamm.base.json_text import parse_json
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
+from stamm.corpus.documents import clean_field, whole_text
 from stamm.corpus.inputs import locate
 from stamm.corpus.limits import ReadLimits
-from stamm.corpus.records import clean_field, whole_text
 from stamm.corpus.streams import BoundedStream, Line, StreamError, bounded_lines
 
 LONGEST_ID = 128
@@ -58,12 +58,11 @@ def read_items(evaluation: EvaluationSet, path: Path, limits: ReadLimits) -> Ite
 
 
 def read_sets(config: ContaminationConfig, limits: ReadLimits) -> Iterator[Item]:
-    """The items of every evaluation set of a configuration, set after set.
-
-    Raises   DataError when a file is missing, or a line is not an item.
-    """
-    for one in config.sets:
-        yield from read_items(one, locate(one.file, "corpus.contamination"), limits)
+    """The items of every evaluation set of a configuration, set after set; raises as `read_items`."""
+    for evaluation_set in config.sets:
+        yield from read_items(
+            evaluation_set, locate(evaluation_set.file, "corpus.contamination"), limits
+        )
 
 
 def _item(evaluation: EvaluationSet, line: Line, limits: ReadLimits) -> Item:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from stamm.base.errors import DataError
 from stamm.base.files import atomic
 from stamm.corpus.dedup.config import DedupConfig
-from stamm.corpus.dedup.minhash import EMPTY_VALUE, Signature
+from stamm.corpus.dedup.shingles import EMPTY_VALUE, Signature
 from stamm.corpus.query import Query, opened
-from stamm.corpus.tables import TableWriter, require_columns
+from stamm.corpus.tables import TableWriter, columns, require_columns
 
 EXACT, NEAR = "exact", "near"
 _BYTES = 4  # of one value of a signature
@@ -30,33 +30,12 @@ _HASH_BYTES = 16
 
 def keys_schema(config: DedupConfig) -> pa.Schema:
     """The columns of a shard's table of keys, one row per document; made with `keys_row`."""
-    return pa.schema(
-        [
-            ("shard", pa.int32()),
-            ("row", pa.int64()),
-            ("document_id", pa.string()),
-            ("date", pa.string()),
-            ("source", pa.string()),
-            ("licence", pa.string()),
-            ("language", pa.string()),
-            ("text_hash", pa.binary(_HASH_BYTES)),
-            ("text_key", pa.binary(16)),
-            ("signature", pa.binary(_BYTES * config.hashes)),
-        ]
-    )
+    named = columns("shard:int32 row:int64 document_id date source licence language")
+    hashes = {"text_hash": _HASH_BYTES, "text_key": 16, "signature": _BYTES * config.hashes}
+    return pa.schema([*named, *((name, pa.binary(size)) for name, size in hashes.items())])
 
 
-CLUSTERS_SCHEMA = pa.schema(
-    [
-        ("shard", pa.int32()),
-        ("row", pa.int64()),
-        ("document_id", pa.string()),
-        ("kept_id", pa.string()),
-        ("kept", pa.bool_()),
-        ("kind", pa.string()),
-        ("rows", pa.int64()),
-    ]
-)
+CLUSTERS_SCHEMA = columns("shard:int32 row:int64 document_id kept_id kept:bool kind rows:int64")
 """Every row with a duplicate, by shard and row. `kept_id` identifies its cluster, `kind` is the kind
 of duplicate ("exact", "near", "" for the one kept), `rows` the size of the cluster."""
 
@@ -72,36 +51,15 @@ class DedupCounts:
     clusters: int
 
 
-def keys_row(
-    *,
-    shard: int,
-    row: int,
-    document_id: str,
-    key: bytes,
-    signature: Signature,
-    date: str = "",
-    source: str = "",
-    licence: str = "",
-    language: str = "",
-    text_hash: bytes = bytes(_HASH_BYTES),
-) -> dict[str, Any]:
-    """One row of a shard's table of keys.
+def keys_row(*, key: bytes, signature: Signature, **facts: Any) -> dict[str, Any]:
+    """One row of a shard's table of keys; texts without a value are empty.
 
-    key         `exact.text_key` of the text
-    text_hash   16-byte hash of the exact text
+    key     `shingles.text_key` of the text
+    facts   the other columns; text_hash is a 16-byte hash of the exact text
     """
-    return {
-        "shard": shard,
-        "row": row,
-        "document_id": document_id,
-        "date": date,
-        "source": source,
-        "licence": licence,
-        "language": language,
-        "text_hash": text_hash,
-        "text_key": key,
-        "signature": signature.astype("<u4").tobytes(),
-    }
+    empty = dict.fromkeys(("date", "source", "licence", "language"), "")
+    packed = {"text_key": key, "signature": signature.astype("<u4").tobytes()}
+    return empty | {"text_hash": bytes(_HASH_BYTES)} | facts | packed
 
 
 def find_clusters(
@@ -205,8 +163,10 @@ def _compare(query: Query, config: DedupConfig) -> int:
         " JOIN signatures one ON one.rank = low JOIN signatures other ON other.rank = high"
     ):
         compared += len(batch)
-        one, other = (_values(batch.column(name), config.hashes) for name in ("one", "other"))
-        similar = np.mean(one == other, axis=1) >= config.threshold
+        low_signatures, high_signatures = (
+            _values(batch.column(name), config.hashes) for name in ("one", "other")
+        )
+        similar = np.mean(low_signatures == high_signatures, axis=1) >= config.threshold
         query.insert("edges", pa.table(batch.select(["low", "high"]).filter(pa.array(similar))))
     query.run("DROP TABLE pairs")
     return compared
@@ -243,9 +203,9 @@ def _join_components(query: Query) -> None:
     parent = np.arange(len(nodes))
     for batch in query.batches("FROM edges"):
         low, high = (np.searchsorted(nodes, batch.column(name)) for name in ("low", "high"))
-        for one, other in zip(low.tolist(), high.tolist(), strict=True):
-            one, other = _root(parent, one), _root(parent, other)
-            parent[max(one, other)] = min(one, other)
+        for low_node, high_node in zip(low.tolist(), high.tolist(), strict=True):
+            low_root, high_root = _root(parent, low_node), _root(parent, high_node)
+            parent[max(low_root, high_root)] = min(low_root, high_root)
     while not np.array_equal(above := parent[parent], parent):
         parent = above
     query.run("CREATE TABLE components (rank BIGINT, root BIGINT)")

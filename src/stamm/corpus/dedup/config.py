@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stamm.base.config import validate
 
 
 @dataclass(frozen=True, kw_only=True)
 class DedupConfig:
-    """When two documents are near-duplicates: MinHash with bands over shingles of words.
+    """Near-duplicate detection: MinHash with bands over shingles of words.
 
     shingle_words   words in a shingle; in scripts without blanks, characters
     bands           two documents are compared when all hashes of one band agree: with Jaccard
@@ -20,8 +19,6 @@ class DedupConfig:
     neighbours      in a band that many documents share, each is compared with this many before
                     it, so that boilerplate of every page costs no more than other text
     """
-
-    FORMER_NAME: ClassVar = "DuplicatesConfig"
 
     shingle_words: int = 5
     bands: int = 14

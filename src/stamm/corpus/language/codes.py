@@ -1,31 +1,78 @@
-"""ISO 639-3 codes for two-letter language codes and for those of CLD2."""
+"""Codes of languages and scripts: ISO 639-3, and tags of a text's language and script (deu_Latn).
+
+A language that a page declares is a claim, not a measurement; an invalid one gives the tag "und".
+The script of a letter is that of its Unicode name (ISO 15924 codes).
+"""
 
 from __future__ import annotations
 
+import functools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
+
+from stamm.base.files import read_json
+
+_TABLES = read_json(Path(__file__).with_name("codes.json"))
+# The first word of a letter's Unicode name, where the code is not the start of that word.
+_SCRIPTS: Final[dict[str, str]] = _TABLES["scripts"]
+# Japanese and Korean also use Han characters; this share of kana or Hangul is enough.
+_MIXED_WITH_HAN = ("Jpan", "Kore")
+_OWN_SHARE = 0.05
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def script_of(character: str) -> str:
+    """The script of one letter; "" for other characters, and for scripts without a code here."""
+    if not character.isalpha():
+        return ""
+    return _SCRIPTS.get(unicodedata.name(character, "").split(" ")[0].split("-")[0], "")
+
+
+def count_scripts(characters: Mapping[str, int]) -> dict[str, int]:
+    """Counts of letters by script, from counts of characters; other scripts are under ""."""
+    counts: dict[str, int] = {}
+    for character, count in characters.items():
+        if character.isalpha():
+            script = script_of(character)
+            counts[script] = counts.get(script, 0) + count
+    return counts
+
+
+def main_script(counts: Mapping[str, int]) -> tuple[str, float]:
+    """The script of most letters, and its share of all letters; ("", 0.0) without letters.
+
+    Edge     Han characters beside kana or Hangul count as Japanese or Korean; of two equally
+             frequent scripts the first in alphabetical order is returned.
+    """
+    known = {script: count for script, count in counts.items() if script}
+    letters = sum(counts.values())
+    if not known:
+        return "", 0.0
+    for script in _MIXED_WITH_HAN:
+        own, han = known.get(script, 0), known.get("Hani", 0)
+        if own and han and own >= _OWN_SHARE * (own + han):
+            known[script] = own + known.pop("Hani")
+    best = max(sorted(known), key=lambda script: known[script])
+    return best, known[best] / letters
+
+
+def text_script(text: Iterable[str]) -> tuple[str, float]:
+    """`main_script` of a text."""
+    return main_script(count_scripts(Counter(text)))
+
 
 UNDETERMINED: Final = "und"
 
 # ISO 639-1; macrolanguages as their standard form, and the old codes that CLD2 keeps (iw, jw).
 # Source: the code tables of ISO 639-3 (SIL International), and CLD2's list of languages.
-_CODES = (
-    "aa:aar ab:abk af:afr ak:aka am:amh ar:arb as:asm ay:ayr az:azj ba:bak be:bel bg:bul bh:bho "
-    "bi:bis bn:ben bo:bod br:bre bs:bos ca:cat co:cos cs:ces cy:cym da:dan de:deu dv:div dz:dzo "
-    "ee:ewe el:ell en:eng eo:epo es:spa et:est eu:eus fa:pes fi:fin fj:fij fo:fao fr:fra fy:fri "
-    "ga:gle gd:gla gl:glg gn:gug gu:guj gv:glv ha:hau he:heb hi:hin hr:hrv ht:hat hu:hun hy:hye "
-    "ia:ina id:ind ie:ile ig:ibo ik:ipk is:isl it:ita iu:ike iw:heb ja:jpn jv:jav jw:jav ka:kat "
-    "kk:kaz kl:kal km:khm kn:kan ko:kor ks:kas ku:kmr ky:kir la:lat lb:ltz lg:lug ln:lin lo:lao "
-    "lt:lit lv:lav mg:plt mi:mri mk:mkd ml:mal mn:khk mr:mar ms:zsm mt:mlt my:mya na:nau nb:nob "
-    "ne:npi nl:nld nn:nno no:nob nr:nbl ny:nya oc:oci om:gaz or:ory os:oss pa:pan pl:pol ps:pbt "
-    "pt:por qu:quz rm:roh rn:run ro:ron ru:rus rw:kin sa:san sd:snd sg:sag si:sin sk:slk sl:slv "
-    "sm:smo sn:sna so:som sq:als sr:srp ss:ssw st:sot su:sun sv:swe sw:swh ta:tam te:tel tg:tgk "
-    "th:tha ti:tir tk:tuk tl:tgl tn:tsn to:ton tr:tur ts:tso tt:tat tw:aka ug:uig uk:ukr ur:urd "
-    "uz:uzn ve:ven vi:vie vo:vol wo:wol xh:xho yi:ydd yo:yor za:zha zh:cmn zu:zul"
-)
 # CLD2 has one Quechua; the ISO 639-3 codes of the Quechuan languages begin with these.
 CLD2_QUECHUA: Final = "quz"
 QUECHUAN: Final = ("qu", "qv", "qw", "qx")
-_THREE_LETTERS: Final = dict(pair.split(":") for pair in _CODES.split())
+_THREE_LETTERS: Final[dict[str, str]] = _TABLES["iso639_3"]
 # The first of several two-letter codes; no: nn and nb are the written standards.
 _TWO_LETTERS: Final = {
     three: two for two, three in reversed(_THREE_LETTERS.items()) if two not in ("iw", "jw", "no")
@@ -53,3 +100,29 @@ def cld2_code(code: str) -> str:
         return _CLD2[code]
     joke = code.startswith("zz") or code in ("xxx", "tlh")
     return "" if joke else to_iso639_3(code)
+
+
+__all__ = ["UNDETERMINED", "declared_language", "language_tag"]
+
+_SAMPLE_LETTERS = 8000
+_CODE = re.compile(r"([A-Za-z]{2,3})(?![A-Za-z])")
+_TAG = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
+
+
+def declared_language(lang: str, text: str) -> str:
+    """The tag for a page that declares `lang` (an HTML lang attribute) over `text`.
+
+    Edge   an unknown two-letter code or script gives "und".
+    """
+    match = _CODE.match(lang.strip())
+    if match is None:
+        return UNDETERMINED
+    three = to_iso639_3(match[1].lower())
+    script, _ = text_script(text[:_SAMPLE_LETTERS])
+    return f"{three}_{script}" if three and script else UNDETERMINED
+
+
+def language_tag(given: str, text: str) -> str:
+    """The tag for a text whose input gives a tag, which is kept, or a code ("de-CH"), else ""."""
+    tag = given if _TAG.fullmatch(given) else declared_language(given, text)
+    return "" if tag.startswith(UNDETERMINED) else tag

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stamm.base.config import validate
 
@@ -20,13 +19,6 @@ class LanguageConfig:
     override_score  score from which the own model decides for a language that CLD2 lacks
     min_score       score below which the own model is ignored
     """
-
-    FORMER_KEYS: ClassVar = {  # of version 0.1
-        "most_read": "max_characters",
-        "fewest_letters": "min_letters",
-        "surest": "override_score",
-        "least": "min_score",
-    }
 
     model: str = SHIPPED_MODEL
     max_characters: int = 3000
@@ -69,14 +61,6 @@ class LanguageTrainConfig:
     min_word_count      a rarer word is represented by its n-grams only
     epochs              passes over the samples
     """
-
-    FORMER_KEYS: ClassVar = {  # of version 0.1
-        "fewest_letters": "min_letters",
-        "most_letters": "max_letters",
-        "shortest_gram": "min_gram",
-        "longest_gram": "max_gram",
-        "rarest_word": "min_word_count",
-    }
 
     inputs: tuple[str, ...]
     held_out: int = 10

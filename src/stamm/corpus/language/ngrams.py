@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import fasttext
 
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import DataError
 from stamm.corpus.language.config import LanguageTrainConfig
-from stamm.runs.worker import die_with
+from stamm.runs.local_pool import WorkerPool, serve
 
 LABEL: Final = "__label__"
 _PERTURB: Final = -6  # M_PERTURB of mallopt(3): fill new memory with the complement of a byte
-_FAILED: Final = 3
 _ALL_ONES: Final = 255
 _PROBE_BYTES: Final = 2**20
 
@@ -43,7 +39,7 @@ class NgramModel:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Its labels, without prefix."""
+        """The labels of the model, without prefix."""
         return tuple(sorted(label.removeprefix(LABEL) for label in self._model.labels))
 
     def predict(self, letters: str) -> tuple[str, float]:
@@ -63,35 +59,28 @@ def train_ngrams(samples: Path, config: LanguageTrainConfig, target: Path) -> No
              is killed.
     Source   Joulin et al. 2016, arXiv 1607.01759 (bags of n-grams) and 1612.03651 (quantized).
     """
-    settings = json.dumps(to_plain(config))
-    command = [
-        sys.executable,
-        "-m",
-        __name__,
-        str(os.getpid()),
-        str(samples),
-        str(target),
-        settings,
-    ]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
-    if done.returncode == _FAILED:
-        raise DataError(**json.loads(done.stdout))
-    if done.returncode:
+    task = {"samples": str(samples), "target": str(target), "config": to_plain(config)}
+    with WorkerPool(1, __name__) as pool:
+        (ended,) = pool.run([("train", task)])
+    if ended.answer is None:
         raise DataError(
-            f"the process that trains ended with status {done.returncode}: "
-            f"{done.stderr.strip()[-500:]}",
+            f"the process that trains died, {ended.death()}",
             fix="If it was killed, free memory or lower buckets",
         )
+    if ended.answer:
+        raise DataError(**ended.answer)
 
 
-def main(samples: Path, target: Path, config: LanguageTrainConfig) -> int:
-    """Train in this process; prints a DataError as JSON and returns 3."""
+def train_here(task: dict[str, Any]) -> dict[str, str]:
+    """Train in this process; {}, or the parts of an error."""
     try:
-        _train(samples, config, target)
+        config = from_plain(LanguageTrainConfig, task["config"])
+        _train(Path(task["samples"]), config, Path(task["target"]))
     except DataError as error:
-        print(json.dumps({"what": error.what, "where": error.where, "fix": error.fix}))
-        return _FAILED
-    return 0
+        return {"what": error.what, "where": error.where, "fix": error.fix}
+    except Exception as error:
+        return {"what": f"the process that trains failed: {error}"}
+    return {}
 
 
 def _train(samples: Path, config: LanguageTrainConfig, target: Path) -> None:
@@ -155,20 +144,12 @@ def _is_clear(allocator: ctypes.CDLL) -> bool:
     used = allocator.malloc(_PROBE_BYTES)
     ctypes.memset(used, 1, _PROBE_BYTES)
     allocator.free(used)
-    again = allocator.malloc(_PROBE_BYTES)
+    reused = allocator.malloc(_PROBE_BYTES)
     try:
-        return not any(ctypes.string_at(again, _PROBE_BYTES))
+        return not any(ctypes.string_at(reused, _PROBE_BYTES))
     finally:
-        allocator.free(again)
+        allocator.free(reused)
 
 
 if __name__ == "__main__":
-    parent, samples_file, target_file, settings_text = sys.argv[1:]
-    die_with(int(parent))
-    sys.exit(
-        main(
-            Path(samples_file),
-            Path(target_file),
-            from_plain(LanguageTrainConfig, json.loads(settings_text)),
-        )
-    )
+    sys.exit(serve(sys.argv[1], train_here))

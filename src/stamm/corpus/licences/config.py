@@ -36,8 +36,8 @@ class LicenceConfig:
 
     def __post_init__(self) -> None:
         named = "must name SPDX identifiers such as MIT, one each"
-        for field, values in (("allow", self.allow), ("deny", self.deny)):
+        for name, values in (("allow", self.allow), ("deny", self.deny)):
             single = all(value and value == value.strip() and " " not in value for value in values)
-            validate(self, (field, single, named))
-        both = not set(map(base_name, self.allow)) & set(map(base_name, self.deny))
-        validate(self, ("allow", both, "has a licence that is also in deny"))
+            validate(self, (name, single, named))
+        is_disjoint = not set(map(base_name, self.allow)) & set(map(base_name, self.deny))
+        validate(self, ("allow", is_disjoint, "has a licence that is also in deny"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,7 @@ from stamm.corpus.licences.families import (
     also_no_derivatives,
     base_name,
     family,
+    rank,
 )
 
 LicenceVerdict = Literal["allowed", "denied", "unknown"]
@@ -65,10 +67,10 @@ def parse(text: str) -> Expression:
     """
     if len(text) > LONGEST_EXPRESSION:
         raise ExpressionError(f"longer than {LONGEST_EXPRESSION} characters")
-    tokens = list(_tokens(text))
-    expression, rest = _either(tokens, 0, 0)
-    if rest != len(tokens):
-        raise ExpressionError(f"unexpected {tokens[rest]!r}")
+    tokens = deque(_tokens(text))
+    expression = _joined(("OR", "AND"), tokens, 0)
+    if tokens:
+        raise ExpressionError(f"unexpected {tokens[0]!r}")
     return expression
 
 
@@ -116,13 +118,9 @@ def licence_ids(expression: Expression) -> Iterator[str]:
 
 
 def licence_verdict(expression: str, config: LicenceConfig) -> LicenceVerdict:
-    """Decide whether a corpus may contain a text under `expression`.
+    """Whether a corpus may contain a text under `expression`; "" and invalid text are unknown.
 
-    OR: one allowed part is enough. AND: one denied part denies. An exception after WITH only adds
-    rights, so its licence decides.
-
-    Edge     "" and invalid text are unknown; the caller then applies config.unknown.
-    Checked  tests/unit/corpus/licences/test_expression.py
+    OR: one allowed part is enough. AND: one denied part denies. An exception only adds rights.
     """
     try:
         return _judge(parse(expression), config)
@@ -136,13 +134,13 @@ def spdx_identifier(written: str) -> str:
         return f"LicenseRef-{written[11:]}"
     known, _ = _identifiers()
     plain = written.removesuffix("+")
-    found = known.get(plain.lower(), "")
-    if not found:
+    identifier = known.get(plain.lower(), "")
+    if not identifier:
         return known.get(written.lower(), "")
-    if found.split("-")[0] in _WITHOUT_SUFFIX and found[-1].isdigit():
-        suffixed = f"{found}-or-later" if written.endswith("+") else f"{found}-only"
-        return known.get(suffixed.lower(), found)
-    return f"{found}+" if written.endswith("+") else found
+    if identifier.split("-")[0] in _WITHOUT_SUFFIX and identifier[-1].isdigit():
+        suffixed = f"{identifier}-or-later" if written.endswith("+") else f"{identifier}-only"
+        return known.get(suffixed.lower(), identifier)
+    return f"{identifier}+" if written.endswith("+") else identifier
 
 
 def _judge(expression: Expression, config: LicenceConfig) -> LicenceVerdict:
@@ -160,11 +158,11 @@ def _judge_licence(licence: str, config: LicenceConfig) -> LicenceVerdict:
     if base in map(base_name, config.deny):
         return "denied"
     # An entry counts as written and as `parse` would spell it: GPL-3.0+ is GPL-3.0-or-later.
-    allowed = {each.lower() for a in config.allow for each in (a, spdx_identifier(a))}
+    allowed = {spelling.lower() for a in config.allow for spelling in (a, spdx_identifier(a))}
     if licence.lower() in allowed or base in allowed:
         return "allowed"
-    found = family(licence)
-    if not found:
+    licence_family = family(licence)
+    if not licence_family:
         return "unknown"
     denied = {
         SHARE_ALIKE: not config.share_alike,
@@ -175,7 +173,7 @@ def _judge_licence(licence: str, config: LicenceConfig) -> LicenceVerdict:
     }
     if also_no_derivatives(licence) and not config.no_derivatives:
         return "denied"
-    return "denied" if denied.get(found, False) else "allowed"
+    return "denied" if denied.get(licence_family, False) else "allowed"
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -188,49 +186,40 @@ def _tokens(text: str) -> Iterator[str]:
         at = match.end()
 
 
-def _either(tokens: list[str], at: int, depth: int) -> tuple[Expression, int]:
-    return _joined("OR", tokens, at, depth)
-
-
-def _joined(operator: str, tokens: list[str], at: int, depth: int) -> tuple[Expression, int]:
-    inner = _term if operator == "AND" else _all
+def _joined(operators: tuple[str, ...], tokens: deque[str], depth: int) -> Expression:
+    """Terms joined by the first of `operators`, each of terms joined by the tighter others."""
+    operator, *tighter = operators
     parts: list[Expression] = []
     while True:
-        part, at = inner(tokens, at, depth)
-        parts.append(part)
-        if at == len(tokens) or tokens[at].upper() != operator:
+        parts.append(_joined(tuple(tighter), tokens, depth) if tighter else _term(tokens, depth))
+        if not tokens or tokens[0].upper() != operator:
             break
-        at += 1
-    return (
-        parts[0] if len(parts) == 1 else LicenceCompound(operator=operator, parts=tuple(parts))
-    ), at
+        tokens.popleft()
+    return parts[0] if len(parts) == 1 else LicenceCompound(operator=operator, parts=tuple(parts))
 
 
-def _all(tokens: list[str], at: int, depth: int) -> tuple[Expression, int]:
-    return _joined("AND", tokens, at, depth)
-
-
-def _term(tokens: list[str], at: int, depth: int) -> tuple[Expression, int]:
-    if at == len(tokens):
+def _term(tokens: deque[str], depth: int) -> Expression:
+    if not tokens:
         raise ExpressionError("it ends where a licence was expected")
-    if tokens[at] == "(":
+    token = tokens.popleft()
+    if token == "(":
         if depth == _DEEPEST:
             raise ExpressionError(f"more than {_DEEPEST} brackets deep")
-        inner, at = _either(tokens, at + 1, depth + 1)
-        if at == len(tokens) or tokens[at] != ")":
+        inner = _joined(("OR", "AND"), tokens, depth + 1)
+        if not tokens or tokens.popleft() != ")":
             raise ExpressionError("a bracket is not closed")
-        return inner, at + 1
-    licence = spdx_identifier(tokens[at])
+        return inner
+    licence = spdx_identifier(token)
     if not licence:
-        raise ExpressionError(f"{tokens[at]!r} is not an SPDX identifier")
-    at += 1
-    if at + 1 < len(tokens) and tokens[at].upper() == "WITH":
-        _, exceptions = _identifiers()
-        exception = exceptions.get(tokens[at + 1].lower(), "")
-        if not exception:
-            raise ExpressionError(f"{tokens[at + 1]!r} is not an SPDX exception")
-        return LicenceTerm(licence=licence, exception=exception), at + 2
-    return LicenceTerm(licence=licence), at
+        raise ExpressionError(f"{token!r} is not an SPDX identifier")
+    if len(tokens) < 2 or tokens[0].upper() != "WITH":
+        return LicenceTerm(licence=licence)
+    tokens.popleft()
+    named = tokens.popleft()
+    exception = _identifiers()[1].get(named.lower(), "")
+    if not exception:
+        raise ExpressionError(f"{named!r} is not an SPDX exception")
+    return LicenceTerm(licence=licence, exception=exception)
 
 
 @cache
@@ -240,4 +229,58 @@ def _identifiers() -> tuple[dict[str, str], dict[str, str]]:
     return (
         {name.lower(): name for name in names["licences"]},
         {name.lower(): name for name in names["exceptions"]},
+    )
+
+
+MOST_EVIDENCE = 8
+LONGEST_VALUE = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class LicenceEvidence:
+    """One signal about a licence.
+
+    signal       its place: header, rel, json-ld, microdata, rdfa, meta, footer, file, spdx
+    value        as written, cut at 200 characters
+    expression   as an SPDX expression; "" when it names no known licence
+    whole        whether it applies to the whole; False for a figure, a comment, a third party
+    """
+
+    signal: str
+    value: str
+    expression: str
+    whole: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Licence:
+    """The licence of a page or a repository.
+
+    expression   SPDX; "" without a known licence of the whole
+    evidence     at most 8 signals; the deciding ones come first
+    """
+
+    expression: str = ""
+    evidence: tuple[LicenceEvidence, ...] = ()
+
+
+def strictness(expression: str) -> int:
+    """The rank of the most restrictive licence in an expression; -1 when no family is known."""
+    return max((rank(name) for name in licence_ids(parse(expression))), default=-1)
+
+
+def strictest_licence(evidence: list[LicenceEvidence]) -> Licence:
+    """The licences of the signals, which all hold (CC-BY-3.0 AND CC-BY-4.0), with the evidence.
+
+    Signals about a part, and those without a known licence, do not decide. The strictest comes
+    first in the evidence; of more than 8 licences the strictest 8 are named.
+    """
+    seen = list(dict.fromkeys(evidence))
+    decisive = [e for e in seen if e.whole and e.expression]
+    decisive.sort(key=lambda e: -strictness(e.expression))
+    rest = [e for e in seen if e not in decisive]
+    expressions = list(dict.fromkeys(e.expression for e in decisive))[:MOST_EVIDENCE]
+    return Licence(
+        expression=join_expressions("AND", expressions),
+        evidence=tuple([*decisive, *rest][:MOST_EVIDENCE]),
     )

@@ -79,19 +79,19 @@ def licence_marks(html: str, tree: HTMLTree) -> tuple[LicenceMark, ...]:
     word = html.find("icense")
     if tree.document is None or word == -1:
         return ()
-    found = []
+    statements = []
     if _is_marked(html, word):
         elements = tree.document.query_selector_all(_SELECTOR)[:MOST_MARKS]
         many_articles = bool(elements) and len(tree.document.query_selector_all("article")) > 1
         marks = [_mark(element, many_articles) for element in elements]
-        found = [mark for mark in marks if mark is not None]
+        statements = [mark for mark in marks if mark is not None]
     if "ld+json" in html:
         blocks = tree.document.query_selector_all('script[type="application/ld+json"]')
         for block in blocks[:_MOST_BLOCKS]:
             text = block.text or ""
             if "icense" in text and len(text) <= LONGEST_DATA:
-                found.append(LicenceMark(signal="json-ld", value=text, whole=True))
-    return tuple(found)
+                statements.append(LicenceMark(signal="json-ld", value=text, whole=True))
+    return tuple(statements)
 
 
 def _is_marked(html: str, word: int) -> bool:

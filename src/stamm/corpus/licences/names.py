@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+from stamm.base.files import read_json
 from stamm.corpus.licences.expression import (
     ExpressionError,
     join_expressions,
@@ -13,6 +15,7 @@ from stamm.corpus.licences.expression import (
 )
 from stamm.corpus.licences.families import ALL_RIGHTS_RESERVED, UNKNOWN_TERMS
 
+_WORDS = read_json(Path(__file__).with_name("words.json"))
 _LONGEST = 500
 _COMMONS = re.compile(
     r"(?:https?:)?//(?:[a-z]{1,12}\.)?creativecommons\.org/(?:licen[sc]es?|publicdomain)/"
@@ -57,23 +60,7 @@ _ADDRESSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 _GNU = re.compile(r"(?:old-licenses/)?(agpl|lgpl|gpl|fdl)-([123]\.[0-9])")
-_NAMES = {
-    "public domain": "LicenseRef-Public-Domain",
-    "public-domain": "LicenseRef-Public-Domain",
-    "publicdomain": "LicenseRef-Public-Domain",
-    "gemeinfrei": "LicenseRef-Public-Domain",
-    "domaine public": "LicenseRef-Public-Domain",
-    "cc0": "CC0-1.0",
-    "cc0 1.0": "CC0-1.0",
-    "cc0 1.0 universal": "CC0-1.0",
-    "cc zero": "CC0-1.0",
-    "apache 2.0": "Apache-2.0",
-    "apache license 2.0": "Apache-2.0",
-    "apache license, version 2.0": "Apache-2.0",
-    "mit license": "MIT",
-    "the mit license": "MIT",
-    "odbl": "ODbL-1.0",
-}
+_NAMES: dict[str, str] = _WORDS["names"]
 _NAME = re.compile(
     r"(?<![\w.-])(?:"
     + "|".join(map(re.escape, sorted(_NAMES, key=len, reverse=True)))
@@ -95,25 +82,8 @@ _HARMLESS_PHRASE = re.compile(
     r"(?: otherwise)?|"
     r"sauf (?:mention|indication) contraire|or (?:any )?later(?: versions?)?|some rights reserved)"
 )
-_HARMLESS_WORDS = """
-    a an the this these that all its our work works document page site website is are be been it was
-    has have made available released published distributed provided shared offered licensed licenced
-    under in of for on to use only terms term conditions license licence licenses licences licensing
-    creative commons attribution international unported generic universal public deed version v cc spdx
-    see e.g via per unless and or und oder et ou y e sowie also both either dual dually your choice
-    lizenz lizenziert dieser diese dieses steht stehen unter der die das den einer von zur ist sind
-    veröffentlicht verfügbar sous la le les licence cet cette ce est sont disponible selon termes bajo
-    licencia una esta este está disponible sotto licenza con
-    de at au fr igo jp nl uk us germany deutschland austria österreich france netherlands australia
-    japan switzerland schweiz canada spain italy
-"""
-_TEXT_WORDS = "text texts texte content contents article articles inhalt inhalte"
-_OTHER_WORDS = """
-    image images photo photos figure figures picture pictures video videos audio code software data
-    documentation media bilder fotos daten
-"""
-_HARMLESS = frozenset(_HARMLESS_WORDS.split())
-_OF_TEXT, _OF_OTHERS = frozenset(_TEXT_WORDS.split()), frozenset(_OTHER_WORDS.split())
+_HARMLESS = frozenset(_WORDS["harmless"])
+_OF_TEXT, _OF_OTHERS = frozenset(_WORDS["of_text"]), frozenset(_WORDS["of_others"])
 _OR, _CHOICE = {"or", "oder", "ou"}, {"dual", "dually", "either", "choice"}
 _AND = {"and", "und", "et", "y", "e", "sowie", "both"}
 
@@ -226,19 +196,19 @@ def _commons_name(match: re.Match[str], lowered: str) -> str:
     for short, long in (
         ("nc", "non-? ?commercial"), ("nd", "no-? ?deriv"), ("sa", "share-? ?alike")
     ):  # fmt: skip
-        # Spelled out, a term may also follow behind the name: "CC BY, non-commercial use only".
+        # A term can also follow the name, spelled out: "CC BY, non-commercial use only".
         if re.search(f"{short}|{long}", match[1].lower()) or re.search(long, lowered):
             terms.append(short)
     return _commons(terms, match[2], None)
 
 
 def _address(lowered: str) -> str:
-    place = lowered.split("//", 1)[1].removeprefix("www.")
+    address = lowered.split("//", 1)[1].removeprefix("www.")
     for pattern, expression in _ADDRESSES:
-        match = pattern.match(place)
+        match = pattern.match(address)
         if match is None:
             continue
-        rest = place[match.end() :]
+        rest = address[match.end() :]
         if expression == "gnu":
             gnu = _GNU.match(rest)
             return spdx_identifier(f"{gnu[1].replace('fdl', 'gfdl')}-{gnu[2]}") if gnu else ""

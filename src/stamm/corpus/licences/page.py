@@ -7,7 +7,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from stamm.corpus.licences.licence import LONGEST_VALUE, Licence, LicenceEvidence, strictest_licence
+from stamm.corpus.licences.expression import (
+    LONGEST_VALUE,
+    Licence,
+    LicenceEvidence,
+    strictest_licence,
+)
 from stamm.corpus.licences.markup import LONGEST_DATA, LicenceMark
 from stamm.corpus.licences.names import spdx_expression
 
@@ -45,19 +50,21 @@ def page_licence(
              a page or an article; when only some of several articles name a licence, none does.
     Checked  tests/unit/corpus/licences/test_page_licence.py
     """
-    found: list[LicenceEvidence] = []
+    all_evidence: list[LicenceEvidence] = []
     for header in link_headers:
-        found += [_evidence("header", target, True) for target in _licence_links(header)]
+        all_evidence += [_evidence("header", target, True) for target in _licence_links(header)]
     for mark in marks:
         if mark.signal == "json-ld":
-            found += [_evidence("json-ld", value, whole) for value, whole in _linked(mark.value)]
+            all_evidence += [
+                _evidence("json-ld", value, whole) for value, whole in _linked(mark.value)
+            ]
         else:
-            found.append(_evidence(mark.signal, mark.value, mark.whole))
+            all_evidence.append(_evidence(mark.signal, mark.value, mark.whole))
     for name, content in metas:
         if name in _METAS:
             evidence = _evidence("meta", content, True)
-            found += [evidence] if evidence.expression else []
-    return strictest_licence(found)
+            all_evidence += [evidence] if evidence.expression else []
+    return strictest_licence(all_evidence)
 
 
 def _evidence(signal: str, value: str, whole: bool) -> LicenceEvidence:
@@ -85,14 +92,16 @@ def _linked(block: str) -> list[tuple[str, bool]]:
     except (ValueError, RecursionError):
         return []
     nodes = _nodes(data)[:_MOST_NODES]
-    mine = [node for node in nodes if _kinds(node) & _PAGE_KINDS]
-    articles = [n for n in mine if any(k.endswith(("Article", "Posting")) for k in _kinds(n))]
-    some = any("license" in a for a in articles) and not all("license" in a for a in articles)
-    found = []
+    page_nodes = [node for node in nodes if _kinds(node) & _PAGE_KINDS]
+    articles = [n for n in page_nodes if any(k.endswith(("Article", "Posting")) for k in _kinds(n))]
+    is_partial = any("license" in a for a in articles) and not all("license" in a for a in articles)
+    licences = []
     for node in nodes:
-        whole = any(node is m for m in mine) and not (some and any(node is a for a in articles))
-        found += [(value, whole) for value in _values(node.get("license"))]
-    return found
+        whole = any(node is m for m in page_nodes) and not (
+            is_partial and any(node is a for a in articles)
+        )
+        licences += [(value, whole) for value in _values(node.get("license"))]
+    return licences
 
 
 def _nodes(data: Any) -> list[dict[str, Any]]:
@@ -114,10 +123,10 @@ def _kinds(node: dict[str, Any]) -> set[str]:
 
 def _values(value: Any) -> list[str]:
     listed = value if isinstance(value, list) else [value]
-    found = []
+    texts = []
     for value in listed[:10]:
         if isinstance(value, dict):
             value = value.get("@id") or value.get("url") or value.get("name")
         if isinstance(value, str) and value.strip():
-            found.append(value.strip())
-    return found
+            texts.append(value.strip())
+    return texts

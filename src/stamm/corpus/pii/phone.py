@@ -7,11 +7,13 @@ numbers in URLs for phones, and is far slower.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from phonenumbers import Leniency, PhoneNumberMatcher
 
-from stamm.corpus.pii.word_boundaries import WORD
+from stamm.base.files import read_json
+from stamm.corpus.pii.patterns import WORD
 
 # Seven to seventeen digits in small groups with word boundaries: not part of a URL, of a longer
 # number, or of a name. E.164 numbers have at most 15 digits, after at most 00 and (0).
@@ -37,17 +39,9 @@ _KEYWORD = re.compile(
 )
 # Countries of a language, largest numbering plans first. For a language that is missing here, or
 # spoken in too many countries to guess (Arabic, Swahili), only international numbers are found.
-_REGIONS_BY_LANGUAGE = (
-    "deu:DE,CH,AT fra:FR,CH,BE ita:IT,CH eng:US,GB spa:ES,MX por:PT,BR nld:NL,BE pol:PL ces:CZ "
-    "slk:SK hun:HU ron:RO bul:BG ell:GR swe:SE dan:DK nob:NO nno:NO fin:FI est:EE lav:LV lit:LT "
-    "slv:SI hrv:HR srp:RS bos:BA mkd:MK als:AL ukr:UA rus:RU bel:BY tur:TR heb:IL pes:IR hin:IN "
-    "ben:BD tha:TH vie:VN ind:ID zsm:MY jpn:JP kor:KR cmn:CN roh:CH gsw:CH ltz:LU isl:IS gle:IE "
-    "cat:ES eus:ES glg:ES mlt:MT kat:GE hye:AM"
-)
-_REGIONS = {
-    language: tuple(regions.split(","))
-    for language, _, regions in (entry.partition(":") for entry in _REGIONS_BY_LANGUAGE.split())
-}
+_REGIONS: dict[str, list[str]] = read_json(Path(__file__).with_name("numbers.json"))[
+    "phone_regions"
+]
 
 
 def phone_spans(text: str, language: str = "") -> Iterator[tuple[int, int]]:
@@ -68,9 +62,9 @@ def phone_spans(text: str, language: str = "") -> Iterator[tuple[int, int]]:
     for candidate in _CANDIDATE.finditer(text):
         if _OTHER.match(candidate[0]):
             continue
-        found = _international(text, candidate) or _national(text, candidate, regions)
-        if found is not None:
-            yield candidate.start() + found[0], candidate.start() + found[1]
+        span = _international(text, candidate) or _national(text, candidate, regions)
+        if span is not None:
+            yield candidate.start() + span[0], candidate.start() + span[1]
 
 
 def _international(text: str, candidate: re.Match[str]) -> tuple[int, int] | None:
@@ -80,16 +74,16 @@ def _international(text: str, candidate: re.Match[str]) -> tuple[int, int] | Non
         written, shift = written.replace("00", "+", 1), 1
     if "+" not in written:
         return None
-    found = _validated(written, None, Leniency.VALID)
-    if found is None:
+    span = _validated(written, None, Leniency.VALID)
+    if span is None:
         return None
     if _UNGROUPED.fullmatch(candidate[0]) and not _follows_keyword(text, candidate):
         return None
-    return found[0], found[1] + shift
+    return span[0], span[1] + shift
 
 
 def _national(
-    text: str, candidate: re.Match[str], regions: tuple[str, ...]
+    text: str, candidate: re.Match[str], regions: Sequence[str]
 ) -> tuple[int, int] | None:
     written = candidate[0]
     if not regions:
@@ -99,10 +93,10 @@ def _national(
         return None
     leniency = Leniency.VALID if named else Leniency.STRICT_GROUPING
     for region in regions:
-        found = _validated(written, region, leniency)
+        span = _validated(written, region, leniency)
         # Part of a longer row of numbers is a phone only after a keyword.
-        if found and (named or found == (0, len(written))):
-            return found
+        if span and (named or span == (0, len(written))):
+            return span
     return None
 
 

@@ -9,14 +9,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from stamm.corpus.pii.addresses import address_spans
 from stamm.corpus.pii.config import PiiConfig
-from stamm.corpus.pii.email import email_spans
-from stamm.corpus.pii.iban import iban_spans
-from stamm.corpus.pii.payment_card import card_spans
+from stamm.corpus.pii.patterns import (
+    address_spans,
+    card_spans,
+    email_spans,
+    iban_spans,
+    to_ascii_signs,
+)
 from stamm.corpus.pii.phone import phone_spans
-from stamm.corpus.pii.word_boundaries import to_ascii_signs
-from stamm.corpus.special_tokens import PII_MARKERS
+from stamm.tokenizer.special_tokens import PII_MARKERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +61,9 @@ def find_pii(text: str, config: PiiConfig, language: str = "") -> list[PiiMatch]
     ]
     spans = [
         (start, rank, stop, kind)
-        for rank, (kind, wanted, found) in enumerate(kinds)
+        for rank, (kind, wanted, kind_spans) in enumerate(kinds)
         if wanted
-        for start, stop in found
+        for start, stop in kind_spans
     ]
     kept: list[PiiMatch] = []
     for start, _, stop, kind in sorted(spans):
@@ -81,8 +83,8 @@ def replace_pii(text: str, config: PiiConfig, language: str = "") -> Cleaned:
     """
     parts, end = [], 0
     counts: Counter[str] = Counter()
-    for found in find_pii(text, config, language):
-        parts += [text[end : found.start], PII_MARKERS[found.kind]]
-        end = found.stop
-        counts[found.kind] += 1
+    for match in find_pii(text, config, language):
+        parts += [text[end : match.start], PII_MARKERS[match.kind]]
+        end = match.stop
+        counts[match.kind] += 1
     return Cleaned(text="".join([*parts, text[end:]]), **counts)

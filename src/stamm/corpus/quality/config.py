@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from stamm.base.config import validate
 
@@ -19,10 +18,6 @@ class QualityConfig:
                 letter, and twice as many are required
     skip        names of rules that are not applied ("repeated_10")
     """
-
-    FORMER_KEYS: ClassVar = {  # of version 0.1
-        "fewest_words": "min_words",
-    }
 
     thresholds: str = SHIPPED_THRESHOLDS
     min_words: int = 30
@@ -49,11 +44,6 @@ class QualityFitConfig:
     stop_words   number of most frequent words that are stop words
     orders       most pairs of frequent words whose order is learned
     """
-
-    FORMER_KEYS: ClassVar = {  # of version 0.1
-        "fewest_samples": "min_samples",
-        "samples_of_one": "max_samples",
-    }
 
     inputs: tuple[str, ...]
     tail: float = 0.002

@@ -16,17 +16,15 @@ from numpy.typing import NDArray
 from stamm.base.config import to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file, write_json
+from stamm.corpus.documents import UnreadableRecord
 from stamm.corpus.inputs import locate
-from stamm.corpus.language.declared import language_tag
-from stamm.corpus.language.scripts import script_of
+from stamm.corpus.language.codes import language_tag, script_of
 from stamm.corpus.limits import ReadLimits
-from stamm.corpus.quality.bounds import RULES, QualityRule
 from stamm.corpus.quality.config import QualityFitConfig
 from stamm.corpus.quality.measures import MEASURES, WordUse, measure
-from stamm.corpus.quality.thresholds import ANY, FILE, SCHEMA
+from stamm.corpus.quality.rules import ANY, FILE, RULES, SCHEMA, QualityRule
 from stamm.corpus.quality.word_split import count_characters, split_words
 from stamm.corpus.readers.open import read_input
-from stamm.corpus.records import UnreadableRecord
 from stamm.runs.job import Workspace
 
 _NEED_LANGUAGE: Final = frozenset(("stop_share", "order_share"))
@@ -72,10 +70,14 @@ def fit(config: QualityFitConfig, workspace: Workspace) -> None:
     entries: dict[str, Any] = {}
     pools: dict[str, list[NDArray[np.float64]]] = {ANY: []}
     for number, reference in enumerate(references, start=1):
-        own = len(reference.samples) >= config.min_samples
-        use = learn_word_use(reference.whole, reference.language[4:], config) if own else WordUse()
+        has_own_bounds = len(reference.samples) >= config.min_samples
+        use = (
+            learn_word_use(reference.whole, reference.language[4:], config)
+            if has_own_bounds
+            else WordUse()
+        )
         table = _table(reference.samples, use)
-        if own:
+        if has_own_bounds:
             entries[reference.language] = _entry(table, use, reference, config)
         for pool in (reference.language[4:], ANY):
             pools.setdefault(pool, []).append(table)
@@ -97,16 +99,16 @@ def fit(config: QualityFitConfig, workspace: Workspace) -> None:
 
 def collect_references(config: QualityFitConfig) -> Iterator[ReferenceText]:
     """Yield the reference samples of each language of the inputs, by tag."""
-    found: dict[str, dict[str, str]] = {}
+    texts_by_language: dict[str, dict[str, str]] = {}
     for name in config.inputs:
         for record in read_input(name, locate(name, "inputs"), ReadLimits()):
             if isinstance(record, UnreadableRecord):
                 continue
             text = record.content.decode()
             if language := language_tag(record.language, text):
-                found.setdefault(language, {})[record.content_id] = text
-    for language in sorted(found):
-        documents = found[language]
+                texts_by_language.setdefault(language, {})[record.content_id] = text
+    for language in sorted(texts_by_language):
+        documents = texts_by_language[language]
         chosen = [documents[identity] for identity in sorted(documents)][: config.max_samples]
         pieces = [_piece(text, config.piece) for text in chosen if len(text) > 2 * config.piece]
         yield ReferenceText(
@@ -125,18 +127,18 @@ def learn_word_use(texts: Iterable[str], script: str, config: QualityFitConfig) 
            language.
     """
     counts: Counter[str] = Counter()
-    own = (script, "Hani") if script in ("Jpan", "Kore") else (script,)
+    scripts = (script, "Hani") if script in ("Jpan", "Kore") else (script,)
     split = [_lower_words(text) for text in texts]
     for words in split:
         for word, count in Counter(words).items():
-            if script_of(word[0]) in own:
+            if script_of(word[0]) in scripts:
                 counts[word] += min(count, 20)
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     stop_words = tuple(word for word, _ in ranked[: config.stop_words])
-    places = {word: place for place, word in enumerate(stop_words)}
+    stop_word_ranks = {word: index for index, word in enumerate(stop_words)}
     pairs: Counter[tuple[int, int]] = Counter()
     for words in split:
-        ranks = [places.get(word, -1) for word in words]
+        ranks = [stop_word_ranks.get(word, -1) for word in words]
         pairs.update((a, b) for a, b in itertools.pairwise(ranks) if min(a, b) >= 0)
     kept = [
         (count, pair)

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from stamm.corpus.language.scripts import script_of
+from stamm.corpus.language.codes import script_of
 from stamm.corpus.language.text_sample import MARKS
 
 WITHOUT_BLANKS: Final = frozenset(("Hani", "Jpan", "Thai", "Laoo", "Khmr", "Mymr"))

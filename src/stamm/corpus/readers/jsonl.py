@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from stamm.base.json_text import parse_json
+from stamm.corpus.documents import InputRecord, Place, UnreadableRecord, content_id, unread_rest
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.readers.rows import FieldUse, record_of
-from stamm.corpus.records import InputRecord, Place, UnreadableRecord, content_id
 from stamm.corpus.streams import BoundedStream, Line, StreamError, bounded_items, bounded_lines
 
 
@@ -29,22 +29,16 @@ def read_jsonl(
             for line in json_lines(path, stream, limits):
                 number = line.number
                 if line.data.strip():
-                    place = Place(file=name, position=line.number)
-                    yield _record(place, line, limits, names, use)
+                    location = Place(file=name, position=line.number)
+                    yield _record(location, line, limits, names, use)
         except StreamError as stopped:
-            yield UnreadableRecord(
-                place=Place(file=name, position=number + 1),
-                content_id=content_id(name, stopped.detail.encode()),
-                reason=stopped.reason,
-                detail=f"{stopped.detail}; lines from {number + 1} on are lost",
-                size=0,
-            )
+            yield unread_rest(name, number + 1, stopped.reason, stopped.detail, "lines")
     use.check(name, names)
 
 
 def json_lines(path: Path, stream: BoundedStream, limits: ReadLimits) -> Iterator[Line]:
     """The lines of a file; a .json file may be an array, whose elements count as lines, or an object."""
-    if ".jsonl" not in path.name:
+    if ".jsonl" not in path.name.lower():
         with BoundedStream(path, limits.expansion) as beginning:
             first = beginning.read().removeprefix(codecs.BOM_UTF8).lstrip()
         if first.startswith(b"["):
@@ -54,7 +48,7 @@ def json_lines(path: Path, stream: BoundedStream, limits: ReadLimits) -> Iterato
             while piece := stream.read():
                 data += piece[: max(0, limits.line_bytes - len(data))]
                 size += len(piece)
-            return iter([Line(1, bytes(data), size)])
+            return iter([Line(1, bytes(data), size, ended=False)])
     return bounded_lines(stream, limits.line_bytes)
 
 
@@ -81,9 +75,11 @@ def _parsed(line: Line, limits: ReadLimits) -> tuple[Any, str, str]:
     try:
         # A byte order mark may occur at the start of a file, and of concatenated files.
         return parse_json(line.data.decode("utf-8-sig")), "", ""
-    except UnicodeDecodeError as error:
-        return None, "invalid_utf8", f"byte {error.start} of the line: {error.reason}"
     except ValueError as error:
+        if line.is_cut:
+            return None, "invalid_json", "the file ends in the middle of this line"
+        if isinstance(error, UnicodeDecodeError):
+            return None, "invalid_utf8", f"byte {error.start} of the line: {error.reason}"
         return None, "invalid_json", str(error)
     except RecursionError:
         return None, "invalid_json", "too deep"

@@ -14,18 +14,16 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError, visible
+from stamm.base.files import read_json
 from stamm.base.json_text import parse_json
 from stamm.base.known_keys import KnownKeys, RefusedKey, UnknownKeys
-from stamm.corpus.licences.expression import join_expressions
-from stamm.corpus.licences.families import UNKNOWN_TERMS
-from stamm.corpus.licences.names import spdx_expression
-from stamm.corpus.limits import FIELDS, FieldNames
-from stamm.corpus.records import (
+from stamm.corpus.documents import (
     LONGEST_FIELD,
     OPT_OUT_FIELD,
     InputRecord,
@@ -36,55 +34,22 @@ from stamm.corpus.records import (
     content_id,
     whole_text,
 )
+from stamm.corpus.licences.expression import join_expressions
+from stamm.corpus.licences.families import UNKNOWN_TERMS
+from stamm.corpus.licences.names import spdx_expression
+from stamm.corpus.limits import FIELDS, FieldNames, NamedFields
+from stamm.corpus.streams import UnusableError
 
-# Names by what is read from them, in lower case and with "_" for "-"; the first that a row has counts.
-_NAMES = {
-    "text": ("text", "content", "raw_content", "code"),
-    "url": ("url", "warc_target_uri", "target_uri", "uri", "source_url", "page_url", "u"),
-    "source": ("source",),
-    "licence": (
-        "licence", "license", "licences", "licenses", "license_expression", "spdx_license",
-        "detected_licenses", "max_stars_repo_licenses",
-    ),
-    "language": ("language", "lang"),
-    "date": ("date", "created", "timestamp", "ts", "warc_date"),
-}  # fmt: skip
+_KEYS = read_json(Path(__file__).with_name("known_keys.json"))
+# Names of each field, in lower case and with "_" for "-"; the first name that a row has is read.
+_NAMES: dict[str, tuple[str, ...]] = {field: tuple(names) for field, names in _KEYS["read"].items()}
 # Two of these that differ are two addresses: the row does not say whose consent it needs. Other names
 # count where the value is a web address.
 _ADDRESSES = ("url", "warc_target_uri", "target_uri")
 _CONTAINERS = ("metadata", "meta", "warc_headers", "warc_metadata")
 _HEADERS = ("headers", "http_headers", "response_headers", "http_response_headers")
-_SIGNALS = {
-    "x_robots_tag": "x-robots-tag",
-    "meta_robots": "x-robots-tag",
-    "robots_meta": "x-robots-tag",
-    "tdm_reservation": "tdm-reservation",
-    "tdm_policy": "tdm-policy",
-    "content_usage": "content-usage",
-    "content_signal": "content-signal",
-}
+_SIGNALS: dict[str, str] = _KEYS["signals"]
 _CUT = "warc_truncated"
-# Identifiers, and annotations of other pipelines, which stamm makes itself.
-_HARMLESS = """
-    id doc_id document_id identifier added version title author authors creator subtitle dump file_path
-    filename file_name path repo_name repo_path media attributes language_score language_script
-    language_type top_langs minhash_cluster_size token_count word_count char_count length score
-    int_score duplicate_count nearest_url domain url_domain source_domain digest length_in_chars
-    cc_segment cc_net_source original_length original_nlines line_ids perplexity bucket quality_signals
-    red_pajama_subset redpajama_set_name pile_set_name bff_contained_ngram_count_before_dedupe
-    language_id_whole_page_fasttext previous_word_count warcinfo
-    fasttext_openhermes_reddit_eli5_vs_rw_v2_bigram_200k_train_prob warc_record_id warc_type
-    warc_ip_address warc_payload_digest warc_block_digest warc_identified_payload_type
-    warc_identified_content_language warc_refers_to warc_concurrent_to warc_warcinfo_id content_length
-    content_type identification harmful_pp tlsh quality_warnings categories annotations annotation
-    sentence_identifications f o s rs c collection prob seg_langs filter pii doc_scores cluster_size
-    crawl_id html_lang xml offset page_average_lid page_average_lid_score full_doc_lid
-    full_doc_lid_score per_page_languages extractor processor page_ends is_truncated size ext lexsize
-    max_stars_repo_path max_stars_repo_name max_stars_repo_head_hexsha max_stars_count max_issues_count
-    max_forks_count avg_line_length max_line_length alphanum_fraction hexsha blob_id content_id
-    directory_id snapshot_id revision_id branch_name license_type is_vendor is_generated length_bytes
-    extension src_encoding open_type
-"""
 _MOST_NAMES = 20
 _DEEPEST = 8
 _YES = (True, 1, "true", "t", "yes", "y", "on", "1", "allowed", "allow", "granted", "given", "unknown",
@@ -102,7 +67,7 @@ _CONSENT = RefusedKey(meaning="denies consent", neutral=_YES)
 ROW_KEYS = KnownKeys(
     reader="rows of a corpus",
     read=frozenset({*_CONTAINERS, *_HEADERS, *_SIGNALS, _CUT}.union(*_NAMES.values())),
-    harmless=frozenset(_HARMLESS.split()),
+    harmless=frozenset(_KEYS["harmless"]),  # identifiers, annotations of other pipelines
     refused={
         **dict.fromkeys(
             ("noai", "no_ai", "opt_out", "opted_out", "optout", "ai_opt_out", "tdm_opt_out",
@@ -145,15 +110,17 @@ KNOWN_NAMES = ROW_KEYS.read | ROW_KEYS.harmless | ROW_KEYS.refused.keys()
 
 
 class FieldUse:
-    """Which fields of a file were read as what, and which were not used.
+    """Counts of the fields of rows that were read, by their use, and of those that were not used.
 
-    rows   objects read
-    read   rows by field name, for each of `FIELDS`, and for `LOOKS_LIKE_URL`
+    fields   what rows may have: those of a document, or of an example of alignment
+
+    rows     objects read
+    read     rows by field name, for each of the fields, and for `LOOKS_LIKE_URL`
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fields: Sequence[str] = FIELDS) -> None:
         self.rows = 0
-        self.read: dict[str, Counter[str]] = {f: Counter() for f in (*FIELDS, LOOKS_LIKE_URL)}
+        self.read: dict[str, Counter[str]] = {f: Counter() for f in (*fields, LOOKS_LIKE_URL)}
         self.unknown = UnknownKeys()
         self._names: dict[str, None] = {}
 
@@ -173,16 +140,22 @@ class FieldUse:
             (visible(path, 100) for path, _ in self.read[LOOKS_LIKE_URL].most_common(1)), ""
         )
 
+    def missing(self, names: NamedFields) -> dict[str, str]:
+        """Configured names that no row has, by field; none without rows."""
+        return {
+            field: name
+            for field, name in names.named().items()
+            if self.rows and not self.read[field] and name not in self._names
+        }
+
     def check(self, file: str, names: FieldNames) -> None:
         """Raise DataError for a configured field that no row of the file has."""
-        for field in FIELDS:
-            name = getattr(names, field)
-            if name and self.rows and not self.read[field] and name not in self._names:
-                raise DataError(
-                    f"no row of {file} has the field {name!r}",
-                    where=f"corpus.fields.{field}",
-                    fix=f"Name one of its fields: {self.columns()}",
-                )
+        for field, name in self.missing(names).items():
+            raise DataError(
+                f"no row of {file} has the field {name!r}",
+                where=f"corpus.fields.{field}",
+                fix=f"Name one of its fields: {self.columns()}",
+            )
 
     def facts(self) -> dict[str, Any]:
         """The counts as JSON values: {"fields": {"url": {"metadata.url": 2}}, "unknown_keys": {…}}."""
@@ -243,7 +216,7 @@ def canonical(name: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _refusal(name: str) -> RefusedKey | None:
-    """The statement of a key about consent: of a listed name, or by the words of another."""
+    """The consent statement that a key stands for: by its listed name, else by the words in it."""
     key = canonical(name)
     if key in KNOWN_NAMES:
         return ROW_KEYS.refused.get(key)
@@ -315,10 +288,9 @@ def record_of(
         )
 
 
-class _BadRowError(Exception):
+class _BadRowError(UnusableError):
     def __init__(self, reason: str, detail: str) -> None:
-        self.reason, self.detail = reason, visible(detail, 500)
-        super().__init__(detail)
+        super().__init__(reason, visible(detail, 500))
 
 
 def _document(place: Place, row: dict[str, Any], names: FieldNames, use: FieldUse) -> InputRecord:
@@ -411,10 +383,10 @@ def _nested(path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
 def _mappings(value: Any) -> list[dict[str, Any]]:
     """The objects of a value: one, those of a list, also where they are written as a JSON string."""
     value = _parsed(value)
-    one = as_mapping(value)
-    if one is None and isinstance(value, list):
-        return [each for each in value if isinstance(each, dict)]
-    return [] if one is None else [one]
+    mapping = as_mapping(value)
+    if mapping is None and isinstance(value, list):
+        return [entry for entry in value if isinstance(entry, dict)]
+    return [] if mapping is None else [mapping]
 
 
 def _parsed(value: Any) -> Any:
@@ -577,7 +549,7 @@ def _address(values: list[tuple[str, Any]], is_configured: bool) -> str:
 
 
 def _licences(values: list[tuple[str, Any]]) -> Iterator[str]:
-    """Every licence that a row names; all of them apply."""
+    """Yield each licence that a row names, once; all of them apply."""
     seen = set()
     for path, value in values:
         value = _parsed(value)
@@ -594,7 +566,9 @@ def _licences(values: list[tuple[str, Any]]) -> Iterator[str]:
 
 
 def _all_licences(licences: list[str]) -> str:
-    return join_expressions("AND", [spdx_expression(each) or UNKNOWN_TERMS for each in licences])
+    return join_expressions(
+        "AND", [spdx_expression(licence) or UNKNOWN_TERMS for licence in licences]
+    )
 
 
 def _name(field: str, values: list[tuple[str, Any]], names: FieldNames, use: FieldUse) -> str:
@@ -671,15 +645,15 @@ def _header_pairs(path: str, value: Any) -> Iterator[tuple[str, str]]:
     pairs = as_mapping(value)
     if pairs is None and isinstance(value, list) and all(isinstance(v, dict) for v in value):
         pairs = {}
-        for each in value:
-            name = each.get("name", each.get("key"))
-            pairs.setdefault(str(name), []).append(each.get("value"))
+        for header in value:
+            name = header.get("name", header.get("key"))
+            pairs.setdefault(str(name), []).append(header.get("value"))
     if pairs is None:
         raise _BadRowError("bad_value", f"{path} is a {_kind(value)}, not HTTP headers")
     for name, content in pairs.items():
-        for each in content if isinstance(content, list) else [content]:
-            if each is not None:
-                yield str(name), str(each)[:LONGEST_FIELD]
+        for header_value in content if isinstance(content, list) else [content]:
+            if header_value is not None:
+                yield str(name), str(header_value)[:LONGEST_FIELD]
 
 
 def _kind(value: Any) -> str:

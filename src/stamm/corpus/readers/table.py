@@ -18,7 +18,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stamm.base.errors import DataError
+from stamm.base.files import has_ending
 from stamm.base.receipts import check_file
+from stamm.corpus.documents import (
+    InputRecord,
+    Place,
+    UnreadableRecord,
+    clean_field,
+    content_id,
+    unread_rest,
+)
 from stamm.corpus.limits import FIELDS, FieldNames, ReadLimits
 from stamm.corpus.readers.rows import (
     ADDRESS,
@@ -34,7 +43,6 @@ from stamm.corpus.readers.rows import (
     record_of,
     text_field,
 )
-from stamm.corpus.records import InputRecord, Place, UnreadableRecord, clean_field, content_id
 
 _ROWS, _WHOLE_ROWS = 256, 64
 _BATCH_BYTES = 64 * 2**20
@@ -58,8 +66,8 @@ def read_table_rows(
             addresses = _addresses_not_read(batch, names, limits)
             for row in range(batch.num_rows):
                 position += 1
-                place = Place(file=name, position=position)
-                record = _record(place, columns, row, sizes, limits, names, use)
+                location = Place(file=name, position=position)
+                record = _record(location, columns, row, sizes, limits, names, use)
                 if addresses.get(row) and isinstance(record, InputRecord) and not record.url:
                     use.read[LOOKS_LIKE_URL].update(addresses[row])
                     field = record.address_field or clean_field(addresses[row][0])
@@ -67,19 +75,13 @@ def read_table_rows(
                 yield record
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         detail = str(error).partition("\n")[0][:500]
-        yield UnreadableRecord(
-            place=Place(file=name, position=position + 1),
-            content_id=content_id(name, detail.encode()),
-            reason="broken_table",
-            detail=f"{detail}; rows from {position + 1} on are lost",
-            size=0,
-        )
+        yield unread_rest(name, position + 1, "broken_table", detail, "rows")
         return
     use.check(name, names)
 
 
 def _batches(path: Path, names: FieldNames, use: FieldUse) -> Iterator[pa.RecordBatch]:
-    if path.name.endswith(".parquet"):
+    if has_ending(path.name, ".parquet"):
         check_file(path)
         schema = pq.read_schema(path)
         leaves = dict(_leaves(schema))
@@ -123,7 +125,10 @@ def _is_wanted(leaf: str, names: FieldNames, kind: pa.DataType) -> bool:
     configured = [getattr(names, field) for field in FIELDS]
     return (
         is_read(leaf)
-        or any(each == leaf or each.startswith(f"{leaf}.") for each in configured)
+        or any(
+            configured_name == leaf or configured_name.startswith(f"{leaf}.")
+            for configured_name in configured
+        )
         or any(is_read(name) for name in _names_inside(kind))
     )
 
@@ -294,7 +299,7 @@ def table_rows(path: Path) -> Iterator[dict[str, Any]]:
 
     Raises   `TABLE_ERRORS` for a damaged file, or a date that Python does not have
     """
-    if path.name.endswith(".parquet"):
+    if has_ending(path.name, ".parquet"):
         check_file(path)
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_WHOLE_ROWS):

@@ -17,7 +17,17 @@ import pyarrow as pa
 from stamm.corpus.charset import UndecodableError, decode
 from stamm.corpus.consent.robots import RobotsAnswer, is_robots_path
 from stamm.corpus.consent.robots_parser import PARSED_BYTES
-from stamm.corpus.consent.snapshot_entry import decode_body
+from stamm.corpus.consent.snapshot import decode_body
+from stamm.corpus.documents import (
+    LONGEST_FIELD,
+    InputRecord,
+    Place,
+    Signals,
+    UnreadableRecord,
+    clean_field,
+    content_id,
+    unread_rest,
+)
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.readers.rows import FieldUse
 from stamm.corpus.readers.warc_records import (
@@ -27,16 +37,7 @@ from stamm.corpus.readers.warc_records import (
     header_lines,
     warc_records,
 )
-from stamm.corpus.records import (
-    LONGEST_FIELD,
-    InputRecord,
-    Place,
-    Signals,
-    UnreadableRecord,
-    clean_field,
-    content_id,
-)
-from stamm.corpus.streams import BoundedStream, StreamError
+from stamm.corpus.streams import BoundedStream, StreamError, UnusableError
 
 # Resource and conversion records (WET) have no HTTP headers: consent is checked by address alone.
 _PAGES = ("response", "resource", "conversion")
@@ -59,13 +60,8 @@ _MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _NO_ENCODING = ("", "chunked", "identity", "none", "utf-8", "utf8")
 
 
-class BodyError(Exception):
+class BodyError(UnusableError):
     """A response body that cannot be used: a ledger reason and its detail."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        self.reason = reason
-        self.detail = detail
-        super().__init__(f"{reason}: {detail}")
 
 
 def archived_robots(path: Path, limits: ReadLimits) -> Iterator[RobotsAnswer]:
@@ -114,13 +110,7 @@ def read_archive(
                 if is_page or (record.reason and record.kind in ("", *_PAGES)):
                     yield _page(Place(file=name, position=position), record, limits)
         except StreamError as stopped:
-            yield UnreadableRecord(
-                place=Place(file=name, position=position + 1),
-                content_id=content_id(name, stopped.detail.encode()),
-                reason=stopped.reason,
-                detail=f"{stopped.detail}; records from {position + 1} on are lost",
-                size=0,
-            )
+            yield unread_rest(name, position + 1, stopped.reason, stopped.detail, "records")
 
 
 def _url(record: WarcRecord) -> str:
@@ -205,7 +195,7 @@ class _Answer:
 
     def encodings(self, name: str) -> list[str]:
         listed = ",".join(self.values(name)).lower().split(",")
-        return [each.strip() for each in listed]
+        return [encoding.strip() for encoding in listed]
 
 
 def _answer(record: WarcRecord) -> _Answer:
@@ -214,7 +204,7 @@ def _answer(record: WarcRecord) -> _Answer:
     cut = len(record.content) < record.size
     media_type = record.headers.get("content-type", "")
     is_http = media_type.lower().startswith("application/http") or (
-        # Some crawlers leave the type out, or write that of the body.
+        # Some crawlers omit the Content-Type of the record, or write that of the body.
         record.kind == "response" and record.content.startswith(b"HTTP/")
     )
     if not is_http:

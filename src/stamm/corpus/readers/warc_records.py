@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from stamm.base.files import read_json
 from stamm.base.known_keys import KnownKeys, RefusedKey
 from stamm.corpus.streams import FREE_BYTES, PIECE_BYTES, BoundedStream, StreamError
 
@@ -26,32 +28,7 @@ _MOST_REREAD = 8  # times the bytes read
 WARC_KEYS = KnownKeys(
     reader="WARC records",
     read=frozenset(["warc-type", "warc-target-uri", "warc-date", "content-type", "content-length"]),
-    harmless=frozenset(
-        [
-            "warc-record-id",
-            "warc-concurrent-to",
-            "warc-block-digest",
-            "warc-payload-digest",
-            "warc-ip-address",
-            "warc-refers-to",
-            "warc-refers-to-target-uri",
-            "warc-refers-to-date",
-            "warc-warcinfo-id",
-            "warc-filename",
-            "warc-profile",
-            "warc-identified-payload-type",
-            "warc-identified-content-language",
-            "warc-protocol",
-            "warc-cipher-suite",
-            "warc-segment-origin-id",
-            "warc-segment-total-length",
-            "warc-page-id",
-            "warc-json-metadata",
-            "warc-resource-type",
-            "warc-creation-id",
-            "warc-recording-id",
-        ]
-    ),
+    harmless=frozenset(read_json(Path(__file__).with_name("known_keys.json"))["warc_harmless"]),
     refused={
         "warc-truncated": RefusedKey(meaning="marks a cut content"),
         "warc-segment-number": RefusedKey(meaning="continues the content in another record"),
@@ -104,7 +81,7 @@ def warc_records(stream: BoundedStream, most: int) -> Iterator[WarcRecord]:
 
 
 class _Reader:
-    """A stream with bytes that were read ahead. What stops it counts once the bytes before are used."""
+    """A stream with read-ahead. An error is raised only after the bytes before it are consumed."""
 
     def __init__(self, stream: BoundedStream) -> None:
         self._stream = stream
@@ -135,11 +112,11 @@ class _Reader:
         """Consume `size` bytes: the first `most` of them, and how many there were."""
         content = self.peek(min(size, most))
         self._ahead = self._ahead[len(content) :]
-        taken = len(content)
-        while taken < size and (piece := self.peek(min(PIECE_BYTES, size - taken))):
+        num_consumed = len(content)
+        while num_consumed < size and (piece := self.peek(min(PIECE_BYTES, size - num_consumed))):
             self._ahead = self._ahead[len(piece) :]
-            taken += len(piece)
-        return content, taken
+            num_consumed += len(piece)
+        return content, num_consumed
 
     def put_back(self, content: bytes) -> None:
         """Read `content` again.
@@ -220,11 +197,11 @@ def _record(reader: _Reader, most: int) -> WarcRecord:
             detail=f"Content-Length = {length[:40]!r} is not a number of bytes",
         )
     size = int(length)
-    content, taken = reader.consume(size, most + 1)
+    content, num_consumed = reader.consume(size, most + 1)
     reason = "bad_value" if defect else ""
-    wrong = _wrong_length(reader, content, size, taken)
-    if wrong:
-        reason, defect = "truncated_record", wrong
+    length_fault = _wrong_length(reader, content, size, num_consumed)
+    if length_fault:
+        reason, defect = "truncated_record", length_fault
     for name, refusal in WARC_KEYS.refused.items():
         if headers.get(name):
             reason = "truncated_record"

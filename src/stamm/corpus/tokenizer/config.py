@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stamm.base.config import validate
-from stamm.corpus.special_tokens import RESERVED_TOKENS
+from stamm.tokenizer.special_tokens import RESERVED_TOKENS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,4 +68,4 @@ class TekkenConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizeConfig:
-    """Documents to token ids. Nothing to choose: the tokenizer decides."""
+    """Documents to token ids. It has no settings: the tokenizer decides."""

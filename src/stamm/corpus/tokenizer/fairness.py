@@ -70,11 +70,11 @@ def count_tokens(encoder: TextEncoder, texts: Iterable[tuple[str, str]]) -> dict
 
     texts   pairs of language and text
     """
-    found: dict[str, TokenCounts] = {}
+    costs: dict[str, TokenCounts] = {}
     for language, text in texts:
-        cost = found.setdefault(language, TokenCounts(encoder.size))
+        cost = costs.setdefault(language, TokenCounts(encoder.size))
         cost.add(text, encoder.encode(text))
-    return found
+    return costs
 
 
 def merge_counts(found: Mapping[str, TokenCounts], size: int) -> TokenCounts:
@@ -92,16 +92,16 @@ def fairness(encoder: TextEncoder, lines: Mapping[str, Sequence[str]]) -> dict[s
 
     lines   translations of the same lines in each language
     """
-    texts = ((language, line) for language, each in lines.items() for line in each)
-    found = count_tokens(encoder, texts)
+    texts = ((language, line) for language, translation in lines.items() for line in translation)
+    counts = count_tokens(encoder, texts)
     languages = {
         name: {"tokens_per_line": _rate(cost.tokens, cost.documents), **cost.as_dict(name)}
-        for name, cost in sorted(found.items())
+        for name, cost in sorted(counts.items())
     }
-    whole = merge_counts(found, encoder.size)
+    whole = merge_counts(counts, encoder.size)
     return {
         "lines": len(next(iter(lines.values()), ())),
-        "gini": round(gini([cost.tokens / cost.documents for cost in found.values()]), 4),
+        "gini": round(gini([cost.tokens / cost.documents for cost in counts.values()]), 4),
         "bytes_per_token": _rate(whole.bytes, whole.tokens),
         "vocabulary_used": _rate(int(whole.used.sum()), encoder.size),
         "languages": languages,

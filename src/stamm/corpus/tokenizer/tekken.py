@@ -15,19 +15,58 @@ import base64
 import importlib.util
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, models
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_bytes
-from stamm.corpus.special_tokens import RESERVED_TOKENS
-from stamm.corpus.tokenizer.config import TekkenConfig
-from stamm.corpus.tokenizer.fast import bytes_word
-from stamm.corpus.tokenizer.tokenizer import LATEX_TOKENS, finalize_description
-from stamm.corpus.tokenizer.training import set_pre_tokenizer
+from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
+from stamm.tokenizer.fast import bytes_word
+from stamm.tokenizer.special_tokens import RESERVED_TOKENS
+from stamm.tokenizer.tokenizer import LATEX_TOKENS, SPLIT_PATTERN, finalize_description
+
+# The trainer's time is quadratic in the length of a word, so longer words are split for training:
+# with a million letters in one word it did not end within two minutes.
+_LONGEST_WORD = 256
+
+
+def train_tokenizer_on(config: TokenizerConfig, texts: Iterable[str]) -> str:
+    """Train a BPE tokenizer on `texts`; return its tokenizer.json.
+
+    Depends on the texts alone: neither their order nor threads nor hash seeds change it.
+    """
+    tokenizer = set_pre_tokenizer(tokenizers.Tokenizer(models.BPE(byte_fallback=False)))
+    cut = tokenizer.pre_tokenizer
+    pieces = pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{_LONGEST_WORD}}}"), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut[0], pieces, cut[1]])
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=config.rarest_pair,
+        # The library's limit is exclusive (measured with tokenizers 0.23.3).
+        max_token_length=config.longest_token + 1,
+        special_tokens=[AddedToken(name, normalized=False) for name in RESERVED_TOKENS],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.pre_tokenizer = cut
+    return finalize_description(json.loads(tokenizer.to_str()))
+
+
+def set_pre_tokenizer(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Set SPLIT_PATTERN and the byte-level alphabet as pre-tokenizer; return the tokenizer."""
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
 
 RESERVED = 1000
 _FILE = Path("data") / "tekken_240718.json"
@@ -36,10 +75,7 @@ _INSTALL = "pip install --no-deps mistral-common==1.13.1 (only its data are read
 
 
 def tekken_description(config: TekkenConfig) -> str:
-    """The tokenizer.json of tekken, from the file in mistral-common.
-
-    Raises   DataError when the package is not installed, or its file has another hash.
-    """
+    """The tokenizer.json of tekken; raises DataError without its file in mistral-common."""
     return build_description(config, _words())
 
 
@@ -96,21 +132,21 @@ def derive_merges(words: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
 def _merged(parts: list[bytes], ranks: dict[bytes, int], limit: int) -> list[bytes]:
     """The pieces of a word after all merges of rank below `limit`."""
     while len(parts) > 1:
-        found = [ranks.get(a + b, limit) for a, b in itertools.pairwise(parts)]
-        lowest = min(found)
+        pair_ranks = [ranks.get(a + b, limit) for a, b in itertools.pairwise(parts)]
+        lowest = min(pair_ranks)
         if lowest >= limit:
             break
-        at = found.index(lowest)
+        at = pair_ranks.index(lowest)
         parts = [*parts[:at], parts[at] + parts[at + 1], *parts[at + 2 :]]
     return parts
 
 
 def _words() -> list[bytes]:
     """The words by rank."""
-    found = importlib.util.find_spec("mistral_common")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("mistral_common")
+    if spec is None or not spec.submodule_search_locations:
         raise DataError("tekken needs mistral-common, which is not installed", fix=_INSTALL)
-    path = Path(next(iter(found.submodule_search_locations))) / _FILE
+    path = Path(next(iter(spec.submodule_search_locations))) / _FILE
     try:
         raw = path.read_bytes()
     except OSError as error:

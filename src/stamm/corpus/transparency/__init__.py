@@ -1,1 +1,1 @@
-"""Evidence for the outside: a data card and the public summary that the EU's AI Act asks for."""
+"""Transparency documents: a data card, and the public summary that the EU's AI Act requires."""

@@ -10,20 +10,22 @@ from pathlib import Path
 from stamm.base.markdown import escape_markdown
 from stamm.base.units import bytes_text
 from stamm.corpus.transparency.config import EvidenceConfig
-from stamm.corpus.transparency.contradictions import count_opt_outs
-from stamm.corpus.transparency.domains import DomainCounts
-from stamm.corpus.transparency.facts import LedgerFacts
-from stamm.corpus.transparency.markdown import LONGEST_TEXT, MarkdownTable, counted, table
-from stamm.corpus.transparency.tables import (
+from stamm.corpus.transparency.facts import DomainCounts, LedgerFacts, count_opt_outs
+from stamm.corpus.transparency.template import (
+    LONGEST_TEXT,
+    MarkdownTable,
+    Question,
+    TemplateSection,
     agents_table,
     consents_table,
+    counted,
     domains_table,
     languages_table,
     licences_table,
     reasons_table,
     sources_table,
+    table,
 )
-from stamm.corpus.transparency.template import Question, Section
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 _MOST_FILES = 100
@@ -40,7 +42,7 @@ def data_card(
     facts: LedgerFacts,
     domains: DomainCounts,
     listed: Path,
-    unanswered: Sequence[tuple[Section, Question]],
+    unanswered: Sequence[tuple[TemplateSection, Question]],
 ) -> str:
     """The data card as Markdown.
 
@@ -155,7 +157,7 @@ def _sections(
 
 def _splits(facts: LedgerFacts) -> Iterator[str]:
     rows = tuple(
-        (n, one["documents"], one["bytes"]) for n, one in facts.summary["by_split"].items()
+        (n, split["documents"], split["bytes"]) for n, split in facts.summary["by_split"].items()
     )
     yield table(MarkdownTable(columns=("split", "documents", "bytes"), rows=rows))
     if facts.planted:
@@ -169,8 +171,8 @@ def _splits(facts: LedgerFacts) -> Iterator[str]:
             MarkdownTable(
                 columns=("stage of the training stream", "documents, with repeats", "tokens"),
                 rows=tuple(
-                    (str(one.get("name", number)), one["documents"], one["tokens"])
-                    for number, one in enumerate(stages, 1)
+                    (str(stage.get("name", number)), stage["documents"], stage["tokens"])
+                    for number, stage in enumerate(stages, 1)
                 ),
             )
         )
@@ -182,16 +184,16 @@ def _files(facts: LedgerFacts) -> MarkdownTable:
         for shard in facts.shards.values()
         for name, output in shard["outputs"].items()
     ]
-    left = len(every) - _MOST_FILES
+    num_hidden = len(every) - _MOST_FILES
     return MarkdownTable(
         columns=("file", "SHA-256", "bytes"),
         rows=tuple(every[:_MOST_FILES]),
         quoted=2,
-        rest=f"{left:,} more are in the manifests." if left > 0 else "",
+        rest=f"{num_hidden:,} more are in the manifests." if num_hidden > 0 else "",
     )
 
 
-def _questions(unanswered: Sequence[tuple[Section, Question]]) -> str:
+def _questions(unanswered: Sequence[tuple[TemplateSection, Question]]) -> str:
     if not unanswered:
         return "None."
     return "\n".join(f"- {field.asks} (`{field.setting}`)" for _, field in unanswered)

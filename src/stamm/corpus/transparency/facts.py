@@ -1,19 +1,24 @@
-"""Facts about a corpus, counted from its ledger, summary and manifests."""
+"""Facts about a corpus, counted from its ledger, summary and manifests.
+
+A domain is a second-level name under its top-level name (example.com). Under a country's registry
+(co.uk, gov.au) it is the name below that registry, so that no registry counts as a publisher. An IP
+address is a domain.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from stamm.base.errors import DataError
-from stamm.base.files import read_json
+from stamm.base.errors import ConfigError, DataError
+from stamm.base.files import atomic, canonical_json, read_json
 from stamm.corpus.ledger import KEPT
 from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.query import Query
 from stamm.corpus.summary import SUMMARY
-from stamm.corpus.transparency.config import EvidenceConfig
+from stamm.corpus.transparency.config import EvidenceConfig, Kind
 from stamm.runs.sharded_job import read_manifests
 
 OWN = "consent <> 'planted'"
@@ -86,14 +91,14 @@ class LedgerFacts:
     @property
     def languages(self) -> Mapping[str, Mapping[str, int]]:
         """Kept documents and bytes by language."""
-        found: Mapping[str, Mapping[str, int]] = self.summary["kept_by_language"]
-        return found
+        languages: Mapping[str, Mapping[str, int]] = self.summary["kept_by_language"]
+        return languages
 
     @property
     def reasons(self) -> Mapping[str, Mapping[str, int]]:
         """Dropped documents and bytes by reason."""
-        found: Mapping[str, Mapping[str, int]] = self.summary["dropped_by_reason"]
-        return found
+        reasons: Mapping[str, Mapping[str, int]] = self.summary["dropped_by_reason"]
+        return reasons
 
     @property
     def train_tokens(self) -> int | None:
@@ -174,8 +179,10 @@ def read_facts(
 
 def kind_expression(config: EvidenceConfig) -> tuple[str, dict[str, str]]:
     """An SQL expression for the kind of a ledger row, and its parameters."""
-    whens = [f"when source glob $kind{i} then '{one.kind}'" for i, one in enumerate(config.sources)]
-    values = {f"kind{i}": one.source for i, one in enumerate(config.sources)}
+    whens = [
+        f"when source glob $kind{i} then '{source.kind}'" for i, source in enumerate(config.sources)
+    ]
+    values = {f"kind{i}": source.source for i, source in enumerate(config.sources)}
     return (f"case {' '.join(whens)} else '' end" if whens else "''"), values
 
 
@@ -215,7 +222,7 @@ def _packed(pack: Path) -> dict[str, Any]:
         train = manifest["splits"]["train"]
         stages = train.get("stages", [])
         counts = [train["tokens"], *train.get("tokens_by_language", {}).values()]
-        counts += [one[key] for one in stages for key in ("documents", "tokens")]
+        counts += [stage[key] for stage in stages for key in ("documents", "tokens")]
         sound = all(map(_is_count, counts))
     except (KeyError, TypeError, AttributeError):
         sound = False
@@ -228,3 +235,178 @@ def _packed(pack: Path) -> dict[str, Any]:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
+
+
+# Second-level names under which registries of countries register names.
+_REGISTRIES = (
+    "ac", "asso", "co", "com", "edu", "firm", "gen", "go", "gob", "gouv", "gov", "govt", "gv", "id",
+    "ind", "info", "jus", "ltd", "me", "mil", "ne", "net", "nhs", "nic", "nom", "or", "org", "plc",
+    "police", "presse", "res", "sch", "school", "web",
+)  # fmt: skip
+_BARE = r"regexp_replace(host, '^([^:]*):[0-9]+$', '\1')"
+_MOST_OF_SMALL = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainCounts:
+    """Numbers of domains, and of the bytes of text from them.
+
+    count, bytes                  all domains, and the kept text from them
+    listed, listed_bytes          the largest ones, which are written to the file
+    without_host                  kept documents without a website
+    crawled                       whether only sources assigned to section 2.3 are counted
+    """
+
+    count: int
+    bytes: int
+    listed: int
+    listed_bytes: int
+    without_host: int
+    crawled: bool
+
+
+def write_domains(query: Query, config: EvidenceConfig, path: Path) -> DomainCounts:
+    """Write the domains required by the template to `path`, a line each, the largest first.
+
+    All documents with a host count, or, where sources are assigned to 2.3, those of these sources.
+    Listed are the top 10 % of all domains by bytes of kept text; for an SME the top 5 % or the
+    1,000 largest, whichever are fewer.
+
+    query    has a view called ledger
+    Source   Commission, C(2025) 5235 final, annex, section 2.3, footnote 16
+    Checked  tests/unit/corpus/transparency/test_evidence_domains.py
+    """
+    crawled = any(source.kind == "crawled" for source in config.sources)
+    kind, values = kind_expression(config) if crawled else ("''", {})
+    where = f"{KEPT_OWN} and {kind} = 'crawled'" if crawled else KEPT_OWN
+    query.run(
+        "create or replace temp table hosts as select host, count(*) as documents, "
+        f"sum(bytes_out)::bigint as bytes from ledger where {where} group by host",
+        values,
+    )
+    query.run(
+        f"create or replace temp table domains as select {_domain('bare')} as domain, "
+        "sum(documents)::bigint as documents, sum(bytes)::bigint as bytes from "
+        f"(select {_BARE} as bare, documents, bytes from hosts where host <> '') group by domain"
+    )
+    ((count, size),) = query.rows("select count(*), coalesce(sum(bytes), 0)::bigint from domains")
+    ((without,),) = query.rows(
+        "select coalesce(sum(documents), 0)::bigint from hosts where host = ''"
+    )
+    wanted = required_domains(count, config.sme)
+    listed = listed_bytes = 0
+    with atomic(path) as temporary, temporary.open("wb") as file:
+        for domain, documents, part in query.stream(
+            "select domain, documents, bytes from domains "
+            f"order by bytes desc, documents desc, domain limit {wanted}"
+        ):
+            line = {
+                "domain": domain,
+                "documents": documents,
+                "bytes": part,
+                "share": round(part / size, 6) if size else 0.0,
+            }
+            file.write(canonical_json(line) + b"\n")
+            listed, listed_bytes = listed + 1, listed_bytes + part
+    return DomainCounts(
+        count=count,
+        bytes=size,
+        listed=listed,
+        listed_bytes=listed_bytes,
+        without_host=without,
+        crawled=crawled,
+    )
+
+
+def required_domains(count: int, sme: bool) -> int:
+    """The number of `count` domains that must be listed, rounded up."""
+    return min(-(-count // 20), _MOST_OF_SMALL) if sme else -(-count // 10)
+
+
+def _domain(host: str) -> str:
+    names = ", ".join(f"'{name}'" for name in _REGISTRIES)
+    labels = f"string_split({host}, '.')"
+    return (
+        f"case when {host} like '%:%' or regexp_full_match({host}, '[0-9.]+') then {host} "
+        f"when len({labels}[-1]) = 2 and {labels}[-2] in ({names}) "
+        f"then array_to_string({labels}[-3:], '.') "
+        f"else array_to_string({labels}[-2:], '.') end"
+    )
+
+
+OPT_OUTS = (
+    "robots_disallow", "robots_content_usage", "domain_list", "deletion_request", "ai_txt",
+    "header_noai", "meta_noai", "tdm_reservation", "content_usage",
+)  # fmt: skip
+"""Reasons of the ledger that are opt-outs."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_ASKED = "robots_allows"
+
+
+def check_contradictions(config: EvidenceConfig, facts: LedgerFacts) -> None:
+    """Raise one ConfigError with all claims that the ledger contradicts."""
+    contradictions = list(_contradictions(config, facts))
+    if contradictions:
+        raise ConfigError(
+            "; ".join(contradictions),
+            where="evidence",
+            fix="Correct the claim, or leave it out: the ledger then answers by itself",
+        )
+
+
+def count_opt_outs(facts: LedgerFacts) -> int:
+    """Number of documents dropped because of an opt-out."""
+    return sum(facts.reasons[name]["documents"] for name in OPT_OUTS if name in facts.reasons)
+
+
+def used_by_ledger(facts: LedgerFacts, kind: Kind) -> bool | None:
+    """Whether a source is of the kind; False where each is of another, else None. Planted: "other"."""
+    if facts.kinds.get(kind, (0, 0))[0] or (kind == "other" and facts.planted):
+        return True
+    return None if facts.unassigned else False
+
+
+def is_used(config: EvidenceConfig, facts: LedgerFacts, kind: Kind) -> bool | None:
+    """Whether data of a kind was used, according to the ledger or else to the claim."""
+    answer = used_by_ledger(facts, kind)
+    claimed: bool | None = getattr(config, kind)
+    return claimed if answer is None else answer
+
+
+def _contradictions(config: EvidenceConfig, facts: LedgerFacts) -> Iterator[str]:
+    for kind in KINDS:
+        if getattr(config, kind) not in (None, is_used(config, facts, kind)):
+            yield f"evidence.{kind} = {getattr(config, kind)}, but {_reason(facts, kind)}"
+    if config.crawled is False and config.crawlers:
+        yield f"evidence.crawled = False, but {len(config.crawlers)} crawlers are named"
+    removed = count_opt_outs(facts)
+    if config.opt_outs_removed is False and removed:
+        yield f"evidence.opt_outs_removed = False, but {removed} documents were dropped because of one"
+    asked = removed or any(
+        consent.state == _ASKED or consent.first_read for consent in facts.consents
+    )
+    if config.opt_outs_removed and not asked:
+        yield "evidence.opt_outs_removed = True, but the ledger records no website's answer"
+    replaced = sum(facts.summary["pii_replaced"].values())
+    if config.personal_data_removed is False and replaced:
+        yield f"evidence.personal_data_removed = False, but {replaced} values were replaced"
+    if config.languages is not None and config.languages != len(facts.languages):
+        yield (
+            f"evidence.languages = {config.languages}, but the kept documents are in "
+            f"{len(facts.languages)}"
+        )
+    for name in ("latest", "collected_until"):
+        month = getattr(config, name)
+        crawled_alone = name == "latest" or set(facts.kinds) == {"crawled"}
+        if month and crawled_alone and month < facts.last[:7]:
+            yield f"evidence.{name} = {month}, but a kept document is of {facts.last}"
+
+
+def _reason(facts: LedgerFacts, kind: Kind) -> str:
+    documents = facts.kinds.get(kind, (0, 0))[0]
+    if documents:
+        return f"{documents} documents are of a source that is assigned to it"
+    if kind == "other" and facts.planted:
+        return f"{facts.planted} passages were planted, which is a source of its own"
+    return "every source is assigned to another kind"

@@ -13,12 +13,14 @@ from stamm.corpus.query import opened
 from stamm.corpus.summary import SUMMARY
 from stamm.corpus.tables import parts
 from stamm.corpus.transparency.config import EvidenceConfig
-from stamm.corpus.transparency.contradictions import check_contradictions
 from stamm.corpus.transparency.datacard import data_card
-from stamm.corpus.transparency.domains import write_domains
-from stamm.corpus.transparency.facts import read_facts
-from stamm.corpus.transparency.markdown import LONGEST_TEXT
-from stamm.corpus.transparency.template import as_json, as_markdown, unanswered_questions
+from stamm.corpus.transparency.facts import check_contradictions, read_facts, write_domains
+from stamm.corpus.transparency.template import (
+    LONGEST_TEXT,
+    as_json,
+    as_markdown,
+    unanswered_questions,
+)
 from stamm.corpus.transparency.training_summary import TEMPLATE, training_summary
 from stamm.runs.job import Workspace
 from stamm.runs.run_sharded import cores
@@ -42,7 +44,7 @@ def evidence(config: EvidenceConfig, workspace: Workspace) -> None:
     workspace.progress.begin("evidence", 1, "corpus")
     listed = folder / DOMAINS
     with opened(folder, config.memory_gib, cores()) as query:
-        query.view("ledger", parts(corpus, "ledger"))
+        query.view("ledger", parts(corpus, "ledger"), union=True)
         facts = read_facts(query, config, corpus, pack)
         check_contradictions(config, facts)
         domains = write_domains(query, config, listed)

@@ -12,37 +12,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.units import bytes_text
 from stamm.corpus.transparency.config import EvidenceConfig, Kind
-from stamm.corpus.transparency.contradictions import (
+from stamm.corpus.transparency.facts import (
     OPT_OUTS,
+    DomainCounts,
+    LedgerFacts,
     count_opt_outs,
     is_used,
     used_by_ledger,
 )
-from stamm.corpus.transparency.domains import DomainCounts
-from stamm.corpus.transparency.facts import LedgerFacts
-from stamm.corpus.transparency.markdown import MarkdownTable, counted
-from stamm.corpus.transparency.tables import (
+from stamm.corpus.transparency.template import (
     EU_LANGUAGES,
+    LEDGER,
+    PROVIDER,
+    MarkdownTable,
+    Question,
+    TemplateSection,
     agents_table,
     consents_table,
+    counted,
     domains_table,
     eu_languages,
+    from_ledger,
     languages_table,
     reasons_table,
     sources_table,
-)
-from stamm.corpus.transparency.template import (
-    LEDGER,
-    PROVIDER,
-    Question,
-    Section,
-    from_ledger,
-    from_provider,
-    yes_or_no,
 )
 
 TEMPLATE = {
@@ -54,36 +52,64 @@ _BILLION, _TEN_TRILLION = 10**9, 10**13
 _ALLOWS = "robots_allows"
 _TOXIC = "toxic"
 _TAG = re.compile(r"[a-z]{2,3}(_[A-Z][a-z]{3})?")
+_MODALITY = from_ledger("Modality", "Text.")
 
 
 def training_summary(
     config: EvidenceConfig, facts: LedgerFacts, domains: DomainCounts, listed: Path
-) -> tuple[Section, ...]:
+) -> tuple[TemplateSection, ...]:
     """The sections of the template, in order.
 
     listed   the file with the domains of section 2.3
     """
-    return (
-        Section(number="1", title="General information"),
-        _provider(config),
-        _model(config),
-        _modalities(config, facts),
-        Section(number="2", title="List of data sources", fields=tuple(_unassigned(facts))),
-        _public(config, facts),
-        Section(
-            number="2.2",
-            title="Private non-publicly available datasets obtained from third parties",
+    ask = _Asked(config, facts)
+    sections: tuple[tuple[str, str, Iterator[Question] | tuple[Question, ...]], ...] = (
+        ("1", "General information", ()),
+        ("1.1", "Provider identification", _provider(ask)),
+        ("1.2", "Model identification", _model(ask)),
+        (
+            "1.3",
+            "Modalities, overall training data size and other characteristics",
+            _modalities(ask),
         ),
-        _of_kind(config, facts, "2.2.1"),
-        _of_kind(config, facts, "2.2.2"),
-        _crawled(config, facts, domains, listed),
-        _user(config, facts),
-        _synthetic(config, facts),
-        _other(config, facts),
-        Section(number="3", title="Data processing aspects"),
-        _reservations(config, facts),
-        _illegal(config, facts),
-        _further(config, facts),
+        ("2", "List of data sources", _unassigned(facts)),
+        ("2.1", "Publicly available datasets", _public(ask)),
+        ("2.2", "Private non-publicly available datasets obtained from third parties", ()),
+        (
+            "2.2.1",
+            "Datasets commercially licensed by rightsholders or their representatives",
+            _of_kind(
+                ask,
+                "licensed",
+                "Were commercial licensing agreements concluded with rightsholders or their "
+                "representatives?",
+            ),
+        ),
+        (
+            "2.2.2",
+            "Private datasets obtained from other third parties",
+            _of_kind(
+                ask,
+                "private",
+                "Were private datasets obtained from third parties under no such licence?",
+            ),
+        ),
+        ("2.3", "Data crawled and scraped from online sources", _crawled(ask, domains, listed)),
+        ("2.4", "User data", _user(ask)),
+        ("2.5", "Synthetic data", _synthetic(ask)),
+        ("2.6", "Other sources of data", _other(ask)),
+        ("3", "Data processing aspects", ()),
+        (
+            "3.1",
+            "Respect of reservation of rights from the text and data mining exception",
+            _reservations(ask),
+        ),
+        ("3.2", "Removal of illegal content", _illegal(ask)),
+        ("3.3", "Other information", _further(ask)),
+    )
+    return tuple(
+        TemplateSection(number=number, title=title, fields=tuple(fields))
+        for number, title, fields in sections
     )
 
 
@@ -96,39 +122,64 @@ def size_band(tokens: int) -> str:
     )  # fmt: skip
 
 
-def _provider(config: EvidenceConfig) -> Section:
-    return Section(
-        number="1.1",
-        title="Provider identification",
-        fields=(
-            from_provider("Provider name", config.provider, "provider"),
-            from_provider("Provider contact details", config.contact, "contact"),
-            from_provider(
-                "Authorised representative, name and contact details, or why there is none",
-                config.representative,
-                "representative",
-            ),
-        ),
+@dataclass(frozen=True)
+class _Asked:
+    """Questions that the ledger or the provider answers."""
+
+    config: EvidenceConfig
+    facts: LedgerFacts
+
+    def provider(self, asks: str, setting: str) -> Question:
+        """A question for the provider, which its `setting` answers; "", () and None leave it open."""
+        value = getattr(self.config, setting)
+        if isinstance(value, bool):
+            value = "Yes" if value else "No"
+        answer = ", ".join(value) if isinstance(value, tuple) else value
+        return Question(
+            asks=asks,
+            answer=answer or None,
+            origin=PROVIDER if answer else "",
+            setting=f"evidence.{setting}",
+        )
+
+    def used(self, kind: Kind, asks: str) -> Question:
+        """Whether data of a kind was used, answered by the ledger where possible."""
+        answer = used_by_ledger(self.facts, kind)
+        if answer is None:
+            return self.provider(asks, kind)
+        return Question(asks=asks, answer="Yes" if answer else "No", origin=LEDGER)
+
+    def is_used(self, kind: Kind) -> bool | None:
+        return is_used(self.config, self.facts, kind)
+
+    def sources(self, kind: Kind) -> Question:
+        documents, size = self.facts.kinds.get(kind, (0, 0))
+        return from_ledger(
+            "The data of this kind, as its sources name themselves",
+            f"{counted(documents, 'document')}, {bytes_text(size)} of text.",
+            sources_table(self.facts, kind),
+        )
+
+
+def _provider(ask: _Asked) -> Iterator[Question]:
+    yield ask.provider("Provider name", "provider")
+    yield ask.provider("Provider contact details", "contact")
+    yield ask.provider(
+        "Authorised representative, name and contact details, or why there is none",
+        "representative",
     )
 
 
-def _model(config: EvidenceConfig) -> Section:
-    return Section(
-        number="1.2",
-        title="Model identification",
-        fields=(
-            from_provider("Versioned model names", config.model, "model"),
-            from_provider(
-                "Model dependencies: the model that this one was made from, or none",
-                config.dependencies,
-                "dependencies",
-            ),
-            from_provider("Date of placement on the Union market", config.placed, "placed"),
-        ),
+def _model(ask: _Asked) -> Iterator[Question]:
+    yield ask.provider("Versioned model names", "model")
+    yield ask.provider(
+        "Model dependencies: the model that this one was made from, or none", "dependencies"
     )
+    yield ask.provider("Date of placement on the Union market", "placed")
 
 
-def _modalities(config: EvidenceConfig, facts: LedgerFacts) -> Section:
+def _modalities(ask: _Asked) -> Iterator[Question]:
+    facts = ask.facts
     tokens = facts.train_tokens
     text = bytes_text(facts.summary["bytes_kept"])
     size = f"{text} of text; the corpus is not packed, so that its tokens are not counted"
@@ -140,28 +191,17 @@ def _modalities(config: EvidenceConfig, facts: LedgerFacts) -> Section:
             f"The latest date of a kept document is {facts.last}; {facts.undated:,} of "
             f"{facts.kept:,} have none. The meaning of a date depends on the source."
         )
-    return Section(
-        number="1.3",
-        title="Modalities, overall training data size and other characteristics",
-        fields=(
-            from_ledger("Modality", "Text. No other modality is in the corpus."),
-            from_ledger("Training data size", f"{size}."),
-            from_provider("Types of content", config.content, "content"),
-            from_provider("Latest date of data acquisition", config.latest, "latest"),
-            from_ledger("Latest date in the documents", dated),
-            yes_or_no(
-                "Is the model continuously trained on newer data?",
-                config.continuous,
-                "continuous",
-                PROVIDER,
-            ),
-            from_ledger("Linguistic characteristics", _linguistic(facts), languages_table(facts)),
-            from_ledger(
-                "Other relevant characteristics",
-                f"{facts.summary['n_in']:,} documents came in, {facts.kept:,} stayed. Every one "
-                "has a row in a ledger with its decision, rule and date.",
-            ),
-        ),
+    yield from_ledger("Modality", "Text. No other modality is in the corpus.")
+    yield from_ledger("Training data size", f"{size}.")
+    yield ask.provider("Types of content", "content")
+    yield ask.provider("Latest date of data acquisition", "latest")
+    yield from_ledger("Latest date in the documents", dated)
+    yield ask.provider("Is the model continuously trained on newer data?", "continuous")
+    yield from_ledger("Linguistic characteristics", _linguistic(facts), languages_table(facts))
+    yield from_ledger(
+        "Other relevant characteristics",
+        f"{facts.summary['n_in']:,} documents came in, {facts.kept:,} stayed. Every one "
+        "has a row in a ledger with its decision, rule and date.",
     )
 
 
@@ -191,91 +231,42 @@ def _unassigned(facts: LedgerFacts) -> Iterator[Question]:
         )
 
 
-def _used(config: EvidenceConfig, facts: LedgerFacts, kind: Kind, asks: str) -> Question:
-    """The question whether data of a kind was used, answered by the ledger where possible."""
-    origin = PROVIDER if used_by_ledger(facts, kind) is None else LEDGER
-    return yes_or_no(asks, is_used(config, facts, kind), kind, origin)
+def _public(ask: _Asked) -> Iterator[Question]:
+    yield ask.used("public", "Were publicly available datasets used?")
+    if ask.is_used("public"):
+        links = tuple(
+            (source.source, source.link) for source in ask.config.sources if source.kind == "public"
+        )
+        yield _MODALITY
+        yield ask.sources("public")
+        yield from_ledger(
+            "Where they are published",
+            "As the provider states it, by pattern of their names.",
+            MarkdownTable(columns=("source", "link"), rows=links, quoted=2),
+        )
 
 
-def _sources(facts: LedgerFacts, kind: Kind) -> Question:
-    documents, size = facts.kinds.get(kind, (0, 0))
-    return from_ledger(
-        "The data of this kind, as its sources name themselves",
-        f"{counted(documents, 'document')}, {bytes_text(size)} of text.",
-        sources_table(facts, kind),
-    )
+def _of_kind(ask: _Asked, kind: Kind, asks: str) -> Iterator[Question]:
+    yield ask.used(kind, asks)
+    if ask.is_used(kind):
+        yield _MODALITY
+        yield ask.sources(kind)
 
 
-def _public(config: EvidenceConfig, facts: LedgerFacts) -> Section:
-    fields = [_used(config, facts, "public", "Were publicly available datasets used?")]
-    if is_used(config, facts, "public"):
-        links = tuple((one.source, one.link) for one in config.sources if one.kind == "public")
-        fields += [
-            from_ledger("Modality", "Text."),
-            _sources(facts, "public"),
-            from_ledger(
-                "Where they are published",
-                "As the provider states it, by pattern of their names.",
-                MarkdownTable(columns=("source", "link"), rows=links, quoted=2),
-            ),
-        ]
-    return Section(number="2.1", title="Publicly available datasets", fields=tuple(fields))
-
-
-_PRIVATE: dict[str, tuple[Kind, str, str]] = {
-    "2.2.1": (
-        "licensed",
-        "Datasets commercially licensed by rightsholders or their representatives",
-        "Were commercial licensing agreements concluded with rightsholders or their "
-        "representatives?",
-    ),
-    "2.2.2": (
-        "private",
-        "Private datasets obtained from other third parties",
-        "Were private datasets obtained from third parties under no such licence?",
-    ),
-}
-
-
-def _of_kind(config: EvidenceConfig, facts: LedgerFacts, number: str) -> Section:
-    kind, title, asks = _PRIVATE[number]
-    fields = [_used(config, facts, kind, asks)]
-    if is_used(config, facts, kind):
-        fields += [from_ledger("Modality", "Text."), _sources(facts, kind)]
-    return Section(number=number, title=title, fields=tuple(fields))
-
-
-def _crawled(
-    config: EvidenceConfig, facts: LedgerFacts, domains: DomainCounts, listed: Path
-) -> Section:
-    answer = is_used(config, facts, "crawled")
-    fields = [
-        _used(config, facts, "crawled", "Were crawlers used by the provider or on its behalf?")
-    ]
-    if answer:
-        months = [config.collected_from, config.collected_until]
-        fields += [
-            from_provider("Crawler names", ", ".join(config.crawlers), "crawlers"),
-            from_provider("Purposes of the crawlers", config.crawler_purpose, "crawler_purpose"),
-            from_provider(
-                "Behaviour of the crawlers", config.crawler_behaviour, "crawler_behaviour"
-            ),
-            from_provider("Period of collection, from", months[0], "collected_from"),
-            from_provider("Period of collection, until", months[1], "collected_until"),
-            from_ledger("Modality", "Text."),
-            _sources(facts, "crawled"),
-        ]
-    fields.append(_domains(config, domains, listed))
-    return Section(
-        number="2.3", title="Data crawled and scraped from online sources", fields=tuple(fields)
-    )
-
-
-def _domains(config: EvidenceConfig, domains: DomainCounts, listed: Path) -> Question:
+def _crawled(ask: _Asked, domains: DomainCounts, listed: Path) -> Iterator[Question]:
+    yield ask.used("crawled", "Were crawlers used by the provider or on its behalf?")
+    if ask.is_used("crawled"):
+        yield ask.provider("Crawler names", "crawlers")
+        yield ask.provider("Purposes of the crawlers", "crawler_purpose")
+        yield ask.provider("Behaviour of the crawlers", "crawler_behaviour")
+        yield ask.provider("Period of collection, from", "collected_from")
+        yield ask.provider("Period of collection, until", "collected_until")
+        yield _MODALITY
+        yield ask.sources("crawled")
     whose = "crawled sources" if domains.crawled else "all sources"
-    part = "5 % or 1,000, whichever are fewer" if config.sme else "10 %"
+    part = "5 % or 1,000, whichever are fewer" if ask.config.sme else "10 %"
     share = 100 * domains.listed_bytes / max(domains.bytes, 1)
-    return from_ledger(
+    yield from_ledger(
         "Most relevant domain names",
         f"Documents of {whose}: {counted(domains.count, 'domain')}, of which the largest by kept "
         f"text are listed in {listed.name} ({part}: {counted(domains.listed, 'domain')} with "
@@ -285,129 +276,81 @@ def _domains(config: EvidenceConfig, domains: DomainCounts, listed: Path) -> Que
     )
 
 
-def _user(config: EvidenceConfig, facts: LedgerFacts) -> Section:
+def _user(ask: _Asked) -> Iterator[Question]:
     kinds: tuple[Kind, ...] = ("user", "service")
-    fields = [
-        _used(config, facts, "user", "Was data from users' interactions with the model used?"),
-        _used(
-            config,
-            facts,
-            "service",
-            "Was data from users' interactions with other services or products of the provider "
-            "used?",
-        ),
-    ]
-    fields += [_sources(facts, kind) for kind in kinds if facts.kinds.get(kind)]
-    if any(is_used(config, facts, kind) for kind in kinds):
-        fields += [
-            from_provider("Services and products that it is from", config.services, "services"),
-            from_ledger("Modality", "Text."),
-        ]
-    return Section(number="2.4", title="User data", fields=tuple(fields))
-
-
-def _synthetic(config: EvidenceConfig, facts: LedgerFacts) -> Section:
-    fields = [
-        _used(
-            config,
-            facts,
-            "synthetic",
-            "Was synthetic data made by AI, by the provider or on its behalf, used?",
-        )
-    ]
-    if is_used(config, facts, "synthetic"):
-        fields += [
-            from_ledger("Modality", "Text."),
-            from_provider("Models that made the synthetic data", config.generators, "generators"),
-            _sources(facts, "synthetic"),
-        ]
-    return Section(number="2.5", title="Synthetic data", fields=tuple(fields))
-
-
-def _other(config: EvidenceConfig, facts: LedgerFacts) -> Section:
-    fields = [_used(config, facts, "other", "Were data sources of any other kind used?")]
-    if facts.planted:
-        fields.append(
-            from_ledger(
-                "Planted passages",
-                f"{counted(facts.planted, 'passage')} planted on purpose, to measure later what the "
-                "model memorized. The ledger names each; none is counted among the documents.",
-            )
-        )
-    if facts.kinds.get("other"):
-        fields.append(_sources(facts, "other"))
-    return Section(number="2.6", title="Other sources of data", fields=tuple(fields))
-
-
-def _reservations(config: EvidenceConfig, facts: LedgerFacts) -> Section:
-    silent = sum(one.kept for one in facts.consents if one.state != _ALLOWS)
-    own = [from_ledger("In the provider's words", config.opt_outs)] if config.opt_outs else []
-    return Section(
-        number="3.1",
-        title="Respect of reservation of rights from the text and data mining exception",
-        fields=(
-            yes_or_no(
-                "Has the provider signed the Code of Practice for general-purpose AI models?",
-                config.signatory,
-                "signatory",
-                PROVIDER,
-            ),
-            from_ledger(
-                "Measures to respect reservations of rights",
-                f"Left out because of a reservation: {counted(count_opt_outs(facts), 'document')}. Kept "
-                f"without a robots.txt that allows it: {counted(silent, 'document')}.",
-                reasons_table(facts, OPT_OUTS),
-                consents_table(facts),
-                agents_table(facts),
-            ),
-            *(Question(asks=one.asks, answer=one.answer, origin=PROVIDER) for one in own),
-        ),
+    yield ask.used("user", "Was data from users' interactions with the model used?")
+    yield ask.used(
+        "service",
+        "Was data from users' interactions with other services or products of the provider used?",
     )
+    yield from (ask.sources(kind) for kind in kinds if ask.facts.kinds.get(kind))
+    if any(map(ask.is_used, kinds)):
+        yield ask.provider("Services and products that it is from", "services")
+        yield _MODALITY
 
 
-def _illegal(config: EvidenceConfig, facts: LedgerFacts) -> Section:
-    fields = [
-        from_provider(
-            "Measures to remove illegal content", config.illegal_content, "illegal_content"
+def _synthetic(ask: _Asked) -> Iterator[Question]:
+    yield ask.used(
+        "synthetic", "Was synthetic data made by AI, by the provider or on its behalf, used?"
+    )
+    if ask.is_used("synthetic"):
+        yield _MODALITY
+        yield ask.provider("Models that made the synthetic data", "generators")
+        yield ask.sources("synthetic")
+
+
+def _other(ask: _Asked) -> Iterator[Question]:
+    yield ask.used("other", "Were data sources of any other kind used?")
+    if ask.facts.planted:
+        yield from_ledger(
+            "Planted passages",
+            f"{counted(ask.facts.planted, 'passage')} planted on purpose, to measure later what the "
+            "model memorized. The ledger names each; none is counted among the documents.",
         )
-    ]
-    if _TOXIC in facts.reasons:
-        fields.append(
-            from_ledger(
-                "Documents left out as toxic, which is not the same as illegal",
-                f"{counted(facts.reasons[_TOXIC]['documents'], 'document')}.",
-            )
+    if ask.facts.kinds.get("other"):
+        yield ask.sources("other")
+
+
+def _reservations(ask: _Asked) -> Iterator[Question]:
+    facts = ask.facts
+    silent = sum(consent.kept for consent in facts.consents if consent.state != _ALLOWS)
+    yield ask.provider(
+        "Has the provider signed the Code of Practice for general-purpose AI models?", "signatory"
+    )
+    yield from_ledger(
+        "Measures to respect reservations of rights",
+        f"Left out because of a reservation: {counted(count_opt_outs(facts), 'document')}. Kept "
+        f"without a robots.txt that allows it: {counted(silent, 'document')}.",
+        reasons_table(facts, OPT_OUTS),
+        consents_table(facts),
+        agents_table(facts),
+    )
+    if ask.config.opt_outs:
+        yield Question(asks="In the provider's words", answer=ask.config.opt_outs, origin=PROVIDER)
+
+
+def _illegal(ask: _Asked) -> Iterator[Question]:
+    yield ask.provider("Measures to remove illegal content", "illegal_content")
+    if _TOXIC in ask.facts.reasons:
+        yield from_ledger(
+            "Documents left out as toxic, which is not the same as illegal",
+            f"{counted(ask.facts.reasons[_TOXIC]['documents'], 'document')}.",
         )
-    return Section(number="3.2", title="Removal of illegal content", fields=tuple(fields))
 
 
-def _further(config: EvidenceConfig, facts: LedgerFacts) -> Section:
-    replaced = facts.summary["pii_replaced"]
-    kinds = MarkdownTable(
-        columns=("personal data replaced", "values"), rows=tuple(replaced.items())
+def _further(ask: _Asked) -> Iterator[Question]:
+    summary = ask.facts.summary
+    replaced = summary["pii_replaced"]
+    yield from_ledger(
+        "Personal data",
+        f"{sum(replaced.values()):,} values were found by form and check digits and "
+        "replaced by a marker.",
+        MarkdownTable(columns=("personal data replaced", "values"), rows=tuple(replaced.items())),
     )
-    comments = (
-        [Question(asks="Comments", answer=config.comments, origin=PROVIDER)]
-        if config.comments
-        else []
+    yield from_ledger(
+        "Everything that was left out, by reason",
+        f"{summary['n_dropped']:,} of {summary['n_in']:,} documents.",
+        reasons_table(ask.facts),
     )
-    return Section(
-        number="3.3",
-        title="Other information",
-        fields=(
-            from_ledger(
-                "Personal data",
-                f"{sum(replaced.values()):,} values were found by form and check digits and "
-                "replaced by a marker.",
-                kinds,
-            ),
-            from_ledger(
-                "Everything that was left out, by reason", _left_out(facts), reasons_table(facts)
-            ),
-            *comments,
-        ),
-    )
-
-
-def _left_out(facts: LedgerFacts) -> str:
-    return f"{facts.summary['n_dropped']:,} of {facts.summary['n_in']:,} documents."
+    if ask.config.comments:
+        yield Question(asks="Comments", answer=ask.config.comments, origin=PROVIDER)

@@ -18,11 +18,11 @@ from stamm.corpus.adapters.document import check_files, filter_document, replace
 from stamm.corpus.config import CorpusConfig, FilterConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
+from stamm.corpus.ledger import REASONS
 from stamm.corpus.licences.config import LicenceConfig
 from stamm.corpus.limits import FieldNames, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.quality.config import QualityConfig
-from stamm.corpus.reasons import REASONS
 
 MAIL = "anna.meier@firma-meier.ch"
 PROSE = (

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from stamm.corpus.classifiers.calibration import fit_calibration, sigmoid
+from stamm.corpus.classifiers.classifier import fit_calibration, sigmoid
 
 
 def test_the_curve_is_the_most_likely_one() -> None:

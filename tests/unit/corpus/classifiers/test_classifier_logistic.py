@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stamm.corpus.classifiers.logistic import SparseRows, fit_logistic, margins
+from stamm.corpus.classifiers.job import SparseRows, fit_logistic, margins
 
 Dense = NDArray[np.float64]
 

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
-from stamm.corpus.classifiers.calibration import CalibrationCurve
-from stamm.corpus.classifiers.classifier import ANY, TextClassifier, quantize
+from stamm.corpus.classifiers.classifier import ANY, CalibrationCurve, TextClassifier, quantize
 from stamm.corpus.classifiers.config import FeatureConfig, Pooling
 from stamm.corpus.classifiers.features import blocks, hash_ngrams, windows
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
-from stamm.corpus.classifiers.config import ThresholdConfig
-from stamm.corpus.classifiers.thresholds import language_thresholds, quantile_threshold
+from stamm.corpus.classifiers.evaluate import quantile_threshold
 
 SCORES = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=1, max_size=40)
 
@@ -45,14 +44,3 @@ def test_no_threshold_from_nothing(scores: list[float]) -> None:
 def test_a_share_is_a_share(share: float) -> None:
     with pytest.raises(DataError, match="share"):
         quantile_threshold([0.5], share)
-
-
-def test_a_language_with_few_documents_has_no_threshold() -> None:
-    found = language_thresholds(
-        {"pol_Latn": [0.9] * 9, "deu_Latn": [i / 20 for i in range(20)]},
-        ThresholdConfig(share=0.05, min_documents=10),
-    )
-    assert list(found) == ["deu_Latn", "pol_Latn"]
-    assert found["pol_Latn"].value is None
-    assert found["pol_Latn"].above == 0
-    assert (found["deu_Latn"].value, found["deu_Latn"].above) == (18 / 20, 1)

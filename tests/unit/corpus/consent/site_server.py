@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from stamm.corpus.consent.config import FetchConfig
 from stamm.corpus.consent.fetch import Fetcher, FetchError
-from stamm.corpus.consent.fetch_config import FetchConfig
 
 NOW = datetime(2026, 11, 22, 2, 20, tzinfo=UTC)
 CERTIFICATE = Path(__file__).with_name("secure_example.pem")

@@ -51,7 +51,7 @@ def test_addresses(text: str, url: str, state: str, rule: str) -> None:
 
 @pytest.mark.parametrize(("text", "state"), [(TEXT, "reserved"), (IMAGES, "silent")])
 def test_text_in_general(text: str, state: str) -> None:
-    assert AiTxtFile(text).text_answer(ALL).state == state
+    assert AiTxtFile(text).answer("https://site.example/", ALL).state == state
 
 
 def test_one_agent_refused_is_enough() -> None:

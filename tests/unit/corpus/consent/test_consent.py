@@ -11,17 +11,16 @@ import pytest
 
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
+from stamm.corpus.config import ReplayConfig
 from stamm.corpus.consent import decision
 from stamm.corpus.consent.agents import APERTUS_AGENTS, agents_sha256, load_agents
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.decision import ConsentResolver, ConsentSource
-from stamm.corpus.consent.domains import DomainList, read_domain_list
 from stamm.corpus.consent.hosts import normalize_host
-from stamm.corpus.consent.policies import robots_source
+from stamm.corpus.consent.policies import DomainList, read_domain_list, robots_source
 from stamm.corpus.consent.robots import RobotsAnswer
-from stamm.corpus.consent.snapshot_entry import read_snapshot
+from stamm.corpus.consent.snapshot import snapshot_entries
 from stamm.corpus.limits import ReadLimits
-from stamm.corpus.opt_out_config import ReplayConfig
 
 
 def answer(url: str, text: str = "", status: int = 200, read: str = "2019-07") -> RobotsAnswer:
@@ -225,7 +224,7 @@ def test_snapshot_is_read_and_a_broken_line_is_named(tmp_path: Path) -> None:
     row = {"url": "https://a.org/robots.txt", "status": 200, "fetched": "2020", "text": NO}
     path = tmp_path / "robots.jsonl"
     path.write_text(json.dumps(row) + "\n")
-    (found,) = read_snapshot(path, ReadLimits())
+    (found,) = list(snapshot_entries(path, ReadLimits()))
     assert (found.kind, found.url, found.status, found.fetched, found.text) == (
         "robots", "https://a.org/robots.txt", 200, "2020", NO,
     )  # fmt: skip
@@ -238,14 +237,14 @@ def test_snapshot_is_read_and_a_broken_line_is_named(tmp_path: Path) -> None:
     for broken in ("{", '{"url": "https://a.org/"}', "[]", *rows):
         path.write_text(json.dumps(row) + "\n" + broken + "\n")
         with pytest.raises(DataError, match=r"line 2.*Each line needs url, status, fetched"):
-            read_snapshot(path, ReadLimits())
+            list(snapshot_entries(path, ReadLimits()))
 
 
 def test_date_of_a_snapshot_is_cleaned(tmp_path: Path) -> None:
     path = tmp_path / "robots.jsonl"
     row = {"url": "https://a.org/robots.txt", "status": 200, "fetched": "20\ud80020", "text": NO}
     path.write_text(json.dumps(row))
-    assert read_snapshot(path, ReadLimits())[0].fetched == "2020"
+    assert next(snapshot_entries(path, ReadLimits())).fetched == "2020"
 
 
 def test_config_refuses_no_agents() -> None:

@@ -15,7 +15,7 @@ import pytest
 from site_server import NOW, Reply, Sites, client, configured
 
 from stamm.corpus.consent.fetch import KEPT_BYTES, Fetcher
-from stamm.corpus.consent.snapshot_entry import SnapshotEntry
+from stamm.corpus.consent.snapshot import SnapshotEntry
 
 ROBOTS = Reply(body=b"User-agent: *\nDisallow: /private/\n")
 Ask = Callable[..., list[SnapshotEntry]]

@@ -18,10 +18,16 @@ from site_server import Reply, Sites, client, configured
 
 from stamm.base.console import NoProgress
 from stamm.base.errors import DataError, RunError
-from stamm.corpus.consent.fetch_config import KINDS
+from stamm.corpus.consent.config import KINDS
 from stamm.corpus.consent.fetch_job import ANSWERS, SNAPSHOT, SUMMARY, fetch
-from stamm.corpus.consent.snapshot_entry import ERRORS, SiteFiles, SnapshotEntry, read_snapshot
-from stamm.corpus.consent.snapshot_index import index_in_memory, latest_entry
+from stamm.corpus.consent.snapshot import (
+    ERRORS,
+    SiteFiles,
+    SnapshotEntry,
+    index_in_memory,
+    latest_entry,
+    snapshot_entries,
+)
 from stamm.corpus.consent.tdmrep import TdmrepFile
 from stamm.corpus.limits import ReadLimits
 from stamm.runs.job import Workspace
@@ -150,7 +156,7 @@ def test_a_snapshot_is_read_by_kind(sites: Sites, run: Callable[..., Path]) -> N
     sites.reply("a.example", "/.well-known/tdmrep.json", RESERVED)
     sites.reply("c.example", "/.well-known/tdmrep.json", Reply(status=500))
     path = run("a.example", "b.example", "c.example") / SNAPSHOT
-    read = [file for file in read_snapshot(path, ReadLimits()) if file.kind == "tdmrep"]
+    read = [file for file in list(snapshot_entries(path, ReadLimits())) if file.kind == "tdmrep"]
     assert [file.row() for file in read] == [
         row for row in rows(path.parent) if row["kind"] == "tdmrep"
     ]
@@ -267,7 +273,7 @@ def test_an_old_snapshot_of_robots_is_read(tmp_path: Path) -> None:
     path = tmp_path / "old.jsonl"
     row = {"domain": "a.example", "url": "https://a.example/robots.txt", "status": 200}
     path.write_text(json.dumps({**row, "fetched": "2019-01-01", "text": "x"}) + "\n")
-    assert [file.kind for file in read_snapshot(path, ReadLimits())].count("robots") == 1
+    assert [file.kind for file in list(snapshot_entries(path, ReadLimits()))].count("robots") == 1
 
 
 @pytest.mark.parametrize(
@@ -278,7 +284,7 @@ def test_a_snapshot_with_other_rows_is_refused(change: dict[str, Any], tmp_path:
     path = tmp_path / "bad.jsonl"
     path.write_text(json.dumps({**answer("a.example"), **change}) + "\n")
     with pytest.raises(DataError, match="line 1"):
-        read_snapshot(path, ReadLimits())
+        list(snapshot_entries(path, ReadLimits()))
 
 
 def test_every_error_is_documented() -> None:

@@ -16,7 +16,7 @@ from stamm.corpus.consent.fetch import (
     normalize_site,
     public_addresses,
 )
-from stamm.corpus.consent.snapshot_entry import SnapshotEntry
+from stamm.corpus.consent.snapshot import SnapshotEntry
 
 
 @pytest.fixture

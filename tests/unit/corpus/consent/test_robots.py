@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from stamm.corpus.consent import rules as rules_module
+from stamm.corpus.consent import robots as rules_module
 from stamm.corpus.consent.agents import APERTUS_AGENTS
-from stamm.corpus.consent.robots import RobotsFile, is_robots_path
+from stamm.corpus.consent.robots import RobotsFile, is_robots_path, reserves_training
 from stamm.corpus.consent.robots_matcher import (
     LongestMatch,
     RankedRule,
@@ -24,7 +24,6 @@ from stamm.corpus.consent.robots_parser import (
     read_lines,
     whole_lines,
 )
-from stamm.corpus.consent.rules import reserves_training
 
 SITE = "https://example.org"
 

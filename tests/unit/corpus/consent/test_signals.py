@@ -6,10 +6,10 @@ import pytest
 
 from stamm.base.errors import ConfigError
 from stamm.corpus.consent.agents import APERTUS_AGENTS
+from stamm.corpus.consent.config import SignalsConfig
 from stamm.corpus.consent.signals import header_refusal, meta_refusal, tdm_reservation
-from stamm.corpus.consent.signals_config import SignalsConfig
 from stamm.corpus.consent.tdmrep import TdmReservation
-from stamm.corpus.records import Signals
+from stamm.corpus.documents import Signals
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 
 from stamm.base.errors import DataError, RunError
-from stamm.corpus.consent import snapshot_index
-from stamm.corpus.consent.cache import cache_by_host
+from stamm.corpus.consent import snapshot as index_module
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.hosts import www_variant
 from stamm.corpus.consent.policies import load_policies
-from stamm.corpus.consent.snapshot_index import INDEX, index_snapshots, latest_entry, open_snapshot
+from stamm.corpus.consent.snapshot import (
+    INDEX,
+    cache_by_host,
+    index_snapshots,
+    latest_entry,
+    open_snapshot,
+)
 from stamm.corpus.limits import ReadLimits
 
 LIMITS = ReadLimits()
@@ -34,7 +39,7 @@ def snapshot(path: Path, *rows: dict[str, object]) -> Path:
 
 @pytest.fixture(autouse=True)
 def _every_snapshot_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_index, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(index_module, "_SMALL_BYTES", 0)
 
 
 def test_an_answer_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -64,7 +69,7 @@ def test_an_answer_comes_back_as_it_was_written(tmp_path: Path) -> None:
 def test_of_several_answers_the_last_that_is_no_redirect_counts(
     tmp_path: Path, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_index, "_SMALL_BYTES", small)
+    monkeypatch.setattr(index_module, "_SMALL_BYTES", small)
     said = [
         row("a.org", "old", fetched="2019-07"),
         row("a.org", "new", fetched="2024-01-02"),
@@ -91,15 +96,15 @@ def test_an_index_is_made_once_and_again_when_the_content_changes(
     index = tmp_path / ("a.jsonl" + INDEX)
     made = index.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot_index, "_build", lambda *_: pytest.fail("made again"))
+        patch.setattr(index_module, "_build", lambda *_: pytest.fail("made again"))
         assert open_snapshot(path, LIMITS).answer("robots", "a.org") is not None
     snapshot(path, row("a.org", "two"))
-    old = snapshot_index.SnapshotIndex(snapshot_index._read_only(index), "old")
+    old = index_module.SnapshotIndex(index_module._read_only(index), "old")
     answer = open_snapshot(path, LIMITS).answer("robots", "a.org")
     assert answer is not None and answer.text == "two"
     # Who had opened the old one still reads the old one.
     assert (before := old.answer("robots", "a.org")) is not None and before.text == "one"
-    monkeypatch.setattr(snapshot_index, "code_hash", lambda _: "another")
+    monkeypatch.setattr(index_module, "code_hash", lambda _: "another")
     open_snapshot(path, LIMITS)
     assert index.read_bytes() != made
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.jsonl", "a.jsonl" + INDEX]
@@ -138,7 +143,7 @@ def test_indexes_are_made_before_the_workers_begin(
 ) -> None:
     path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
     index_snapshots([path], LIMITS)
-    monkeypatch.setattr(snapshot_index, "_build", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(index_module, "_build", lambda *_: pytest.fail("made again"))
     assert open_snapshot(path, LIMITS).answer("robots", "a.org") is not None
 
 
@@ -170,7 +175,7 @@ def test_a_folder_that_cannot_be_written_is_read_all_the_same(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(snapshot_index, "_build", refuse)
+    monkeypatch.setattr(index_module, "_build", refuse)
     path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
     answer = open_snapshot(path, LIMITS).answer("robots", "a.org")
     assert answer is not None and answer.text == "one"
@@ -183,7 +188,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(
     def fill(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(snapshot_index, "_fill", fill)
+    monkeypatch.setattr(index_module, "_fill", fill)
     path = snapshot(tmp_path / "a.jsonl", row("a.org", "one"))
     with pytest.raises(RunError, match=r"no space left to write .*a\.jsonl\.index"):
         open_snapshot(path, LIMITS)

@@ -15,9 +15,9 @@ from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.robots import RobotsFile
 from stamm.corpus.consent.signals import meta_refusal, unread_terms
 from stamm.corpus.consent.terms import rsl_refusal
+from stamm.corpus.documents import Signals
 from stamm.corpus.extract import extract
 from stamm.corpus.limits import ReadLimits
-from stamm.corpus.records import Signals
 from stamm.corpus.tables import read_parts
 from tests.unit.small_corpus import build_corpus
 

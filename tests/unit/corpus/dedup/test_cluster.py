@@ -22,9 +22,7 @@ from stamm.corpus.dedup.cluster import (
     keys_schema,
 )
 from stamm.corpus.dedup.config import DedupConfig
-from stamm.corpus.dedup.exact import text_key
-from stamm.corpus.dedup.minhash import minhash
-from stamm.corpus.dedup.shingles import hash_words
+from stamm.corpus.dedup.shingles import hash_words, minhash, text_key
 from stamm.corpus.tables import read_rows, write_rows
 
 CONFIG = DedupConfig()

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from stamm.corpus.dedup.exact import text_key
+from stamm.corpus.dedup.shingles import text_key
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stamm.corpus.dedup.exact import text_key
-from stamm.corpus.dedup.shingles import hash_shingles, hash_words, normalize_text
+from stamm.corpus.dedup.shingles import hash_shingles, hash_words, normalize_text, text_key
 
 PIECE = 1 << 16
 

@@ -10,10 +10,9 @@ import pytest
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_file
-from stamm.corpus.language.cld2 import KNOWN, cld2_guess
 from stamm.corpus.language.codes import cld2_code, to_iso639_3
 from stamm.corpus.language.config import LanguageConfig
-from stamm.corpus.language.identify import LanguageGuess, LanguageIdentifier
+from stamm.corpus.language.identify import KNOWN, LanguageGuess, LanguageIdentifier, cld2_guess
 
 # Sentences written for this test; none is in the training texts.
 SENTENCES = {

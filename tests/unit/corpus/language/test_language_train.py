@@ -12,14 +12,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from stamm.base.config import to_plain
 from stamm.base.errors import DataError
 from stamm.base.files import sha256_file
 from stamm.corpus.language import ngrams
 from stamm.corpus.language.config import LanguageConfig, LanguageTrainConfig
 from stamm.corpus.language.identify import LanguageIdentifier
 from stamm.corpus.language.ngrams import train_ngrams
-from stamm.corpus.language.samples import collect_texts, cut_samples
-from stamm.corpus.language.train import train
+from stamm.corpus.language.train import collect_texts, cut_samples, train
 from stamm.runs.job import Workspace
 
 ROOT = Path(__file__).parents[4]
@@ -117,18 +117,16 @@ def test_the_allocator_of_this_process_is_left_alone(inputs: str, tmp_path: Path
 
 
 def test_an_allocator_that_cannot_clear_is_refused(
-    inputs: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    inputs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ngrams, "_ALL_ONES", 1)  # fills with 0xFE, as another allocator might
-    assert ngrams.main(tmp_path / "samples.txt", tmp_path / "out.ftz", _config(inputs)) == 3
-    assert json.loads(capsys.readouterr().out)["what"].startswith("memory cannot be zeroed here")
+    files = {"samples": str(tmp_path / "samples.txt"), "target": str(tmp_path / "out.ftz")}
+    answer = ngrams.train_here({**files, "config": to_plain(_config(inputs))})
+    assert answer["what"].startswith("memory cannot be zeroed here")
 
 
 def test_an_error_of_the_process_that_trains_is_reported(inputs: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"ended with status 1: .*none\.txt cannot be opened"):
+    with pytest.raises(DataError, match=r"that trains failed: .*none\.txt cannot be opened"):
         train_ngrams(tmp_path / "none.txt", _config(inputs), tmp_path / "out.ftz")
 
 
@@ -162,7 +160,8 @@ def test_untranslated_english_is_left_out(tmp_path: Path) -> None:
 def test_each_supported_python_has_one_packaging_of_fasttext() -> None:
     """Python 3.13 has a wheel of fasttext-numpy2 only; both are the versions that `ngrams` names."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    found = [r for r in map(Requirement, project["dependencies"]) if r.name.startswith("fasttext")]
+    stated = map(Requirement, project["optional-dependencies"]["train"])
+    found = [r for r in stated if r.name.startswith("fasttext")]
     packaged = {
         version: [
             requirement.name

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from stamm.corpus.language.scripts import script_of, text_script
+from stamm.corpus.language.codes import script_of, text_script
 from stamm.corpus.language.text_sample import MARKS, evenly_spaced_sample, plain_letters
 
 

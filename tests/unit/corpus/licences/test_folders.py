@@ -9,11 +9,9 @@ from importlib import resources
 import pytest
 import zstandard
 
-from stamm.corpus.licences import folders
+from stamm.corpus.licences import repository
 from stamm.corpus.licences.families import ALL_RIGHTS_RESERVED, UNKNOWN_TERMS
-from stamm.corpus.licences.folders import FolderLicences
-from stamm.corpus.licences.manifests import manifest_licence
-from stamm.corpus.licences.repository import repository_licence
+from stamm.corpus.licences.repository import FolderLicences, manifest_licence, repository_licence
 
 PACKED = (resources.files("stamm.corpus.licences") / "texts.jsonl.zst").read_bytes()
 ROWS = zstandard.open(io.BytesIO(PACKED), "rt", encoding="utf-8").read().splitlines()
@@ -49,7 +47,7 @@ def test_without_terms_nothing_is_named() -> None:
 
 
 def test_beyond_the_bound_terms_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_MOST_TERMS", len(MIT))
+    monkeypatch.setattr(repository, "_MOST_TERMS", len(MIT))
     terms = FolderLicences({"a/LICENSE": MIT, "b/LICENSE": MIT}.items())
     assert terms.licence_of("a/x", "") == ("MIT", "file")
     assert terms.licence_of("b/x", "") == (UNKNOWN_TERMS, "file")

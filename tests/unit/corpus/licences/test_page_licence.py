@@ -8,7 +8,7 @@ import pytest
 from corpus_inputs import page
 
 from stamm.corpus.extract import extract
-from stamm.corpus.licences.licence import Licence
+from stamm.corpus.licences.expression import Licence
 from stamm.corpus.licences.page import page_licence
 from stamm.corpus.limits import ReadLimits
 

@@ -12,8 +12,11 @@ import zstandard
 
 from stamm.corpus.licences.expression import spdx_identifier
 from stamm.corpus.licences.families import UNKNOWN_TERMS, rank
-from stamm.corpus.licences.repository import repository_licence, spdx_line_licence
-from stamm.corpus.licences.texts import identify_licences
+from stamm.corpus.licences.repository import (
+    identify_licences,
+    repository_licence,
+    spdx_line_licence,
+)
 
 PACKED = (resources.files("stamm.corpus.licences") / "texts.jsonl.zst").read_bytes()
 ROWS = zstandard.open(io.BytesIO(PACKED), "rt", encoding="utf-8").read().splitlines()

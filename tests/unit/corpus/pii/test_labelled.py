@@ -11,7 +11,7 @@ import pytest
 
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.pii.replace import find_pii, replace_pii
-from stamm.corpus.special_tokens import PII_MARKERS
+from stamm.tokenizer.special_tokens import PII_MARKERS
 from tools.build_pii_labels import SENTENCES, labels, read
 
 LABELS = Path(__file__).parent / "labelled.jsonl"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stamm.corpus.pii.payment_card import card_spans, valid_card
+from stamm.corpus.pii.patterns import card_spans, valid_card
 
 
 def found(text: str) -> list[str]:

@@ -7,9 +7,8 @@ import unicodedata
 import pytest
 
 from stamm.corpus.pii.config import PiiConfig
-from stamm.corpus.pii.iban import valid_iban
+from stamm.corpus.pii.patterns import to_ascii_signs, valid_iban
 from stamm.corpus.pii.replace import replace_pii
-from stamm.corpus.pii.word_boundaries import to_ascii_signs
 
 ALL = PiiConfig()
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stamm.corpus.quality.repetition import REPEATED_GRAMS, TOP_GRAMS, gram_shares, repeated_share
+from stamm.corpus.quality.measures import REPEATED_GRAMS, TOP_GRAMS, gram_shares, repeated_share
 
 
 def _shares(words: list[str], width: int = 1) -> dict[str, float]:

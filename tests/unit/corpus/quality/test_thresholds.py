@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from stamm.base.errors import DataError
-from stamm.corpus.quality.bounds import RULES, QualityRule
-from stamm.corpus.quality.thresholds import QualityThresholds
+from stamm.corpus.quality.rules import RULES, QualityRule, QualityThresholds
 
 ENTRY: dict[str, Any] = {
     "bounds": {"high_top_2": 0.25},

@@ -17,7 +17,7 @@ from stamm.corpus.tokenizer.fairness import (
     gini,
     merge_counts,
 )
-from stamm.corpus.tokenizer.parallel_corpus import articles, load_declaration
+from stamm.corpus.tokenizer.job import articles, load_declaration
 
 
 class Letters:

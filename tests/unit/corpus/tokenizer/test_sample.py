@@ -13,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stamm.base.errors import DataError
-from stamm.corpus.ledger import DOCUMENTS_SCHEMA
-from stamm.corpus.tables import write_rows
+from stamm.corpus.tables import DOCUMENTS_SCHEMA, write_rows
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
-from stamm.corpus.tokenizer.job import train_tokenizer
-from stamm.corpus.tokenizer.sample import TokenizerSample, open_corpus_documents, shares
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.corpus.tokenizer.job import (
+    TokenizerSample,
+    open_corpus_documents,
+    shares,
+    train_tokenizer,
+)
 from stamm.runs.job import Workspace
+from stamm.tokenizer.tokenizer import Tokenizer
 
 WORDS = {
     "deu_Latn": "und der die Würde des Menschen ist unantastbar achten schützen Verpflichtung",

@@ -11,10 +11,10 @@ import pytest
 
 from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.special_tokens import BEGIN_ID, PII_MARKERS, RESERVED_TOKENS
 from stamm.corpus.tokenizer.config import TekkenConfig
 from stamm.corpus.tokenizer.tekken import build_description, derive_merges, tekken_description
-from stamm.corpus.tokenizer.tokenizer import Tokenizer
+from stamm.tokenizer.special_tokens import BEGIN_ID, PII_MARKERS, RESERVED_TOKENS
+from stamm.tokenizer.tokenizer import Tokenizer
 
 BYTES = [bytes([i]) for i in range(256)]
 WORDS = [*BYTES, b"ab", b"bc", b"cd", b"abcd", b" the", b"th", b" t"]

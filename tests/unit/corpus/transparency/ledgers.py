@@ -7,11 +7,11 @@ from typing import Any
 
 from stamm.base.files import write_json
 from stamm.base.schema import write_record
-from stamm.corpus.ledger import LEDGER_SCHEMA, LedgerRow
+from stamm.corpus.ledger import LedgerRow
 from stamm.corpus.query import opened
+from stamm.corpus.records import CorpusSummary
 from stamm.corpus.summary import summarise
-from stamm.corpus.tables import part, parts, write_rows
-from stamm.runs.schemas.corpus import CorpusSummary
+from stamm.corpus.tables import LEDGER_SCHEMA, part, parts, write_rows
 
 KEPT: dict[str, Any] = {
     "decision": "kept", "split": "train", "language": "eng_Latn", "consent": "robots_allows",

@@ -13,9 +13,9 @@ from ledgers import dropped, kept, planted, write_corpus, write_pack
 
 from stamm.base.config import from_plain, to_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.corpus.reasons import REASONS
+from stamm.corpus.ledger import REASONS
 from stamm.corpus.transparency.config import EvidenceConfig, Kind, SourceKind
-from stamm.corpus.transparency.contradictions import KINDS, OPT_OUTS
+from stamm.corpus.transparency.facts import KINDS, OPT_OUTS
 from stamm.corpus.transparency.job import evidence
 from stamm.corpus.transparency.training_summary import size_band
 from stamm.runs.job import Workspace
@@ -154,7 +154,7 @@ def test_the_numbers_are_those_of_the_ledger(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"opt_outs_removed": False}, r"opt_outs_removed = False, but 1 documents were left out"),
+        ({"opt_outs_removed": False}, r"opt_outs_removed = False, but 1 documents were dropped"),
         ({"personal_data_removed": False}, r"personal_data_removed = False, but 3 values"),
         ({"other": False}, r"other = False, but 1 passages were planted"),
         ({"languages": 1811}, r"languages = 1811, but the kept documents are in 3"),

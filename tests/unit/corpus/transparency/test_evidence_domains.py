@@ -14,7 +14,7 @@ from ledgers import dropped, kept, planted, write_corpus
 from stamm.corpus.query import opened
 from stamm.corpus.tables import parts
 from stamm.corpus.transparency.config import EvidenceConfig, SourceKind
-from stamm.corpus.transparency.domains import DomainCounts, required_domains, write_domains
+from stamm.corpus.transparency.facts import DomainCounts, required_domains, write_domains
 
 
 def domains(

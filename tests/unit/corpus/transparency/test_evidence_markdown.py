@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stamm.corpus.transparency.markdown import MarkdownTable, code_span, table
+from stamm.corpus.transparency.template import MarkdownTable, code_span, table
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -1,0 +1,1 @@
+"""Activations as source text of other languages and runtimes: `stamm emit`."""

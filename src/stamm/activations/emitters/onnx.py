@@ -1,0 +1,193 @@
+"""Target ONNX: a model with two functions of domain `stamm`, the activation and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from stamm.activations.emitters.program import Program, lowered
+from stamm.activations.emitters.syntax import EmissionTarget, head, points
+from stamm.activations.fused.graph import Graph
+from stamm.activations.primitives import coefficients
+from stamm.base.errors import ExportError
+
+OPSET, IR_VERSION, _DOMAIN = 18, 10, "stamm"
+_FLOAT, _INT64, _DOUBLE = 1, 7, 11  # of TensorProto
+_FARTHEST = 28.0  # exp(-x**2) is 0 in float32 from 11 on
+OPERATORS = {
+    "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos", "tan": "Tan",
+    "tanh": "Tanh", "sinh": "Sinh", "cosh": "Cosh", "asin": "Asin", "atan": "Atan",
+    "asinh": "Asinh", "acosh": "Acosh", "erf": "Erf", "abs": "Abs", "floor": "Floor", "neg": "Neg",
+    "sign": "Sign", "isnan": "IsNaN", "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div",
+    "pow": "Pow", "minimum": "Min", "maximum": "Max", "lt": "Less", "le": "LessOrEqual",
+    "gt": "Greater", "ge": "GreaterOrEqual", "eq": "Equal", "where": "Where",
+}  # fmt: skip
+
+
+def onnx_library() -> Any:
+    """The module onnx.
+
+    Raises   ExportError when it is missing.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise ExportError(
+            f"onnx cannot be imported: {error}", fix="Run: pip install 'stamm[onnx]'"
+        ) from None
+    return onnx
+
+
+class NodeWriter(Protocol):
+    """Adds nodes to a graph or a function."""
+
+    def op(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """Add a node of one output; return its name."""
+
+    def number(self, value: float) -> str:
+        """A constant float32."""
+
+    def double(self, value: float) -> str:
+        """A constant float64."""
+
+    def numbers(self, values: Sequence[float]) -> str:
+        """A constant vector of float32."""
+
+
+def write_nodes(
+    graph: Graph, inputs: Sequence[str], parameters: Sequence[str], writer: NodeWriter
+) -> list[str]:
+    """Add the operations of a graph; return the names of its outputs, then of its sums."""
+    graph = lowered(graph, frozenset({*OPERATORS, "gather", "erfc"}), "ONNX")
+    names: dict[int, str] = {}
+    for index in graph.needed():
+        node = graph.nodes[index]
+        operands = [names[taken] for taken in node.takes]
+        match node.name:
+            case "input":
+                names[index] = inputs[int(node.number)]
+            case "parameter":
+                names[index] = parameters[int(node.number)]
+            case "constant":
+                names[index] = writer.number(node.number)
+            case "erfc":
+                names[index] = _complement(writer, operands[0])
+            case "gather":
+                position = writer.op("Cast", *operands, to=_INT64)
+                names[index] = writer.op("Gather", writer.numbers(node.row), position)
+            case kind:
+                names[index] = writer.op(OPERATORS[kind], *operands)
+    return [names[index] for index in (*graph.outputs, *graph.sums)]
+
+
+def _complement(g: NodeWriter, x: str) -> str:
+    """erfc(x), in float64 inside: 1 - erf(x) would lose the digits of the tail."""
+    wide = g.op("Cast", x, to=_DOUBLE)
+    size = g.op("Min", g.op("Abs", wide), g.double(_FARTHEST))
+    turned = g.op("Div", g.op("Sub", size, g.double(3)), g.op("Add", size, g.double(3)))
+    total, *lower = reversed(coefficients.ERROR_COMPLEMENT[0])
+    y = g.double(total)
+    for coefficient in lower:
+        y = g.op("Add", g.op("Mul", y, turned), g.double(coefficient))
+    scale = g.op("Add", g.op("Mul", size, g.double(2)), g.double(1))
+    y = g.op("Mul", g.op("Div", y, scale), g.op("Exp", g.op("Neg", g.op("Mul", size, size))))
+    below = g.op("Less", wide, g.double(0))
+    return g.op("Cast", g.op("Where", below, g.op("Sub", g.double(2), y), y), to=_FLOAT)
+
+
+class _Body:
+    """The nodes of a function, whose constants are nodes."""
+
+    def __init__(self) -> None:
+        self._helper = onnx_library().helper
+        self.nodes: list[Any] = []
+
+    def op(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        name = output or f"v{len(self.nodes)}"
+        self.nodes.append(self._helper.make_node(kind, inputs, [name], **attributes))
+        return name
+
+    def number(self, value: float) -> str:
+        return self.op("Constant", value_float=float(value))
+
+    def double(self, value: float) -> str:
+        return self.op("Constant", value=self._helper.make_tensor("", _DOUBLE, [], [value]))
+
+    def numbers(self, values: Sequence[float]) -> str:
+        return self.op("Constant", value_floats=list(values))
+
+
+def _function(name: str, graph: Graph, inputs: list[str], parameters: list[str]) -> Any:
+    """A FunctionProto: inputs and parameters -> outputs, then sums."""
+    body = _Body()
+    results = write_nodes(graph, inputs, parameters, body)
+    outputs = [
+        body.op("Identity", result, output=f"result_{k}") for k, result in enumerate(results)
+    ]
+    helper = onnx_library().helper
+    opset = [helper.make_opsetid("", OPSET)]
+    return helper.make_function(_DOMAIN, name, [*inputs, *parameters], outputs, body.nodes, opset)
+
+
+def _model(program: Program) -> bytes:
+    onnx = onnx_library()
+    helper, single = onnx.helper, onnx.TensorProto.FLOAT
+    inputs, parameters = list(program.inputs), list(program.parameters)
+    forward, backward = program.forward[torch.float32], program.backward[torch.float32]
+    slopes = [f"d_{name}" for name in (*inputs, *parameters)]
+    functions = [
+        _function(program.name, forward, inputs, parameters),
+        _function(f"{program.name}_gradients", backward, ["weight", *inputs], parameters),
+    ]
+    nodes = [
+        helper.make_node(program.name, [*inputs, *parameters], ["y"], domain=_DOMAIN),
+        helper.make_node("Constant", [], ["one"], value_float=1.0),
+        helper.make_node(
+            f"{program.name}_gradients", ["one", *inputs, *parameters], slopes, domain=_DOMAIN
+        ),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        program.name,
+        [
+            *(helper.make_tensor_value_info(name, single, ["n"]) for name in inputs),
+            *(helper.make_tensor_value_info(name, single, []) for name in parameters),
+        ],
+        [helper.make_tensor_value_info(name, single, ["n"]) for name in ("y", *slopes)],
+        [helper.make_tensor(n, single, [], [v]) for n, v in program.parameters.items()],
+        doc_string=head(program, "", "onnx"),
+    )
+    model = helper.make_model(
+        graph,
+        functions=functions,
+        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(_DOMAIN, 1)],
+        ir_version=IR_VERSION,
+        producer_name="stamm",
+    )
+    onnx.checker.check_model(model)
+    made: bytes = model.SerializeToString(deterministic=True)
+    return made
+
+
+def _test(program: Program) -> str:
+    rows = ",\n".join(f"    ({given}, {true})" for given, true in points(program))
+    return (
+        "import numpy as np\nimport onnxruntime\n\n"
+        f"NAMES = {list(program.inputs)!r}\nROWS = [\n{rows},\n]\n\n\n"
+        "def test_values_and_gradients():\n"
+        "    columns = zip(*(row[0] for row in ROWS))\n"
+        "    given = {n: np.array(c, np.float32) for n, c in zip(NAMES, columns)}\n"
+        f'    session = onnxruntime.InferenceSession("{program.name}.onnx")\n'
+        "    for column, found in enumerate(session.run(None, given)):\n"
+        "        true = np.array([row[1][column] for row in ROWS])\n"
+        "        error = np.abs(np.broadcast_to(found, true.shape) - true)\n"
+        "        assert np.all(error <= 1e-5 * np.abs(true) + 2e-38), (column, found, true)\n\n\n"
+        'if __name__ == "__main__":\n    test_values_and_gradients()\n'
+    )
+
+
+ONNX = EmissionTarget(
+    name="onnx", ending=".onnx", comment="", write=_model, test=_test, test_ending="_test.py"
+)

@@ -1,0 +1,1 @@
+"""The page about one activation: its curves, figures, text."""

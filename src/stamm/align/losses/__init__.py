@@ -1,0 +1,1 @@
+"""Preference losses: a class for each, its settings and its formula."""

@@ -1,1 +1,0 @@
-"""Policy gradient on answers that a model gives while it is trained."""

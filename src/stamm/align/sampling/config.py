@@ -1,0 +1,89 @@
+"""Configuration of `stamm sample`. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stamm.base.bounds import AtLeastOne, bounds
+from stamm.base.config import validate
+from stamm.models.sampling_config import SamplingConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSampling(SamplingConfig):
+    """Settings of sampling, and what computes it.
+
+    engine   "stamm"; "vllm", when vLLM is installed: a model of stamm's is written in the layout of
+             transformers first
+    device   of engine=stamm; "auto" uses a GPU where there is one, by one process
+    """
+
+    engine: Literal["stamm", "vllm"] = "stamm"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        other = "is not read with engine=vllm"
+        validate(
+            self,
+            ("slots", self.engine == "stamm" or self.slots == SamplingConfig.slots, other),
+            ("device", self.engine == "stamm" or self.device != "cpu", other),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleConfig(EngineSampling):
+    """Completions of prompts by a trained model.
+
+    prompts             a file with a prompt per row: a column prompt, or messages
+    n                   completions of each prompt
+    prompts_per_shard   prompts that are sampled and proven together
+    """
+
+    prompts: str = ""
+    n: AtLeastOne = 1
+    prompts_per_shard: AtLeastOne = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validate(
+            self,
+            ("prompts", bool(self.prompts), "is empty: set prompts=FILE"),
+            *bounds(self),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatConfig:
+    """A conversation in the terminal.
+
+    system           system message; "" for none
+    deliberation     whether the model may write thoughts
+    temperature      logits are divided by it; 0 takes the most likely token
+    top_k            draw among the k most likely tokens; 0: among all
+    top_p            draw among the fewest tokens whose probabilities reach it
+    max_new_tokens   longest answer
+    seed             of the random numbers
+    """
+
+    system: str = ""
+    deliberation: bool = False
+    temperature: float = 0.7
+    top_k: int = 0
+    top_p: float = 1.0
+    max_new_tokens: int = 512
+    seed: int = 28
+
+    def __post_init__(self) -> None:
+        self.sampling()  # checks the values
+
+    def sampling(self) -> SamplingConfig:
+        """The settings of sampling."""
+        return SamplingConfig(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            max_new_tokens=self.max_new_tokens,
+            seed=self.seed,
+        )

@@ -1,0 +1,1 @@
+"""Figures and tables of memorization audits on the page of a run."""

@@ -1,0 +1,1 @@
+"""Comparisons of activations: plan, looks, verdict, page."""

@@ -1,0 +1,1 @@
+"""Figures and tables of training on the page of a run."""

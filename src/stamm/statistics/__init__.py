@@ -1,0 +1,1 @@
+"""Pure functions on numbers: intervals, paired and clustered errors, power, sequential looks."""

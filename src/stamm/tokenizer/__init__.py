@@ -1,0 +1,1 @@
+"""Byte-level tokenizers: ours, and imported ones."""

@@ -1,0 +1,509 @@
+"""`stamm emit`: texts of other languages compute what the kernels compute, and bad requests are refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import stamm
+from stamm.activations import Parameter, Piece, Softplus, Spec
+from stamm.activations.catalog import ENTRIES, get
+from stamm.activations.codegen.kernel_lookup import kernel_of
+from stamm.activations.emitters.program import lowered, program_of, scalar_graph
+from stamm.activations.emitters.syntax import literal, points
+from stamm.activations.emitters.verb import TARGETS, emit
+from stamm.activations.fused.graph import Graph, Node
+from stamm.activations.module import build_activation
+from stamm.activations.primitives.integrals import Side, integrated
+from stamm.activations.spec import Gated
+from stamm.base.errors import ConfigError
+from stamm.cli.emit import TARGET_NAMES
+from stamm.cli.main import main
+from tests.conftest import ROOT
+from tests.unit.activations.witnesses import swept
+from tests.unit.tutorials import tutorial_file
+
+SIZES = np.logspace(-37, 37, 149)
+SPECIAL = [0.0, -0.0, 1e-40, -1e-40, np.inf, -np.inf, np.nan, -1.0, 1.0, 0.5, -3.0]
+X = np.concatenate([SIZES, -SIZES, np.linspace(-12, 12, 97), SPECIAL])
+TABLE = Spec(
+    name="table",
+    title="An integral that is a table",
+    pieces=(Piece(where="all x", formula="exp(-x**4/8)"),),
+    source="",
+)
+# In the interpreter of its language; every target with a test is in one of the three lists.
+COMMANDS: Mapping[str, Sequence[str]] = {
+    "c": ("sh", "-c", "cc -std=c11 -O2 -Wall -Werror -o t {name}_test.c -lm && ./t"),
+    "js": ("node", "{name}_test.mjs"),
+}
+IMPORTED = ("numpy", "jax", "mlx", "onnx")
+
+
+def truth(
+    spec: Spec, x: np.ndarray, up: np.ndarray, effective: Mapping[str, float]
+) -> list[np.ndarray]:
+    """Value and derivatives of the kernel in float64."""
+    values = tuple(
+        torch.tensor(effective[p.name], dtype=torch.float64) if p.trainable else p.initial
+        for p in spec.parameters
+    )
+    kernel, given = kernel_of(spec), torch.from_numpy(x)
+    value, (slope, *partials) = kernel.value(given, values), kernel.slopes(given, values)
+    results = [value, slope, *partials]
+    if isinstance(spec.arity, Gated):
+        factor, change = torch.from_numpy(up), torch.ones(len(up), dtype=torch.float64)
+        if kernel.up is not None:
+            (change, *_) = kernel.up.slopes(factor, values)
+            factor = kernel.up.value(factor, values)
+        results = [value * factor, slope * factor, value * change, *(p * factor for p in partials)]
+    return [torch.broadcast_to(r, given.shape).numpy() for r in results]
+
+
+def module_of(text: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "emitted"}
+    exec(text, names)
+    return names
+
+
+@pytest.mark.parametrize("spec", [*ENTRIES, TABLE], ids=lambda s: s.name)
+def test_numpy_gives_the_numbers_of_the_kernel(spec: Spec) -> None:
+    """At the initial values of the trained parameters, and at others that training can reach."""
+    emitted = emit(spec, "numpy")
+    names = module_of(emitted.text)
+    up = np.cos(np.arange(len(X)))
+    inputs = [X, up] if isinstance(spec.arity, Gated) else [X]
+    module = build_activation(spec)
+    raw = {name: float(stored) for name, stored in module.values(raw=True).items()}
+    for moved in (0.0, 0.4, -0.7) if raw else (0.0,):
+        trained = {p.name: raw[p.name] + moved for p in spec.trainable}
+        module.load_values(trained, raw=True)
+        effective = module.effective()
+        parameters = [effective[p.name] for p in spec.trainable]
+        results = names[f"{emitted.name}_gradients"](1.0, *inputs, *parameters)
+        results = results if isinstance(results, tuple) else (results,)
+        results = (names[emitted.name](*inputs, *parameters), *results)
+        wanted = truth(spec, X, up, effective)
+        for result, true in zip(results, wanted, strict=True):
+            np.testing.assert_allclose(result, true, rtol=4e-12, atol=1e-300)
+        zero = wanted[0] == 0
+        assert np.array_equal(np.signbit(results[0][zero]), np.signbit(wanted[0][zero]))
+    half = names[emitted.name](*(np.array([0.5], np.float16) for _ in inputs))
+    assert half.dtype == np.float16
+
+
+@pytest.mark.parametrize("target", sorted(COMMANDS))
+@pytest.mark.parametrize("spec", swept(ENTRIES))
+def test_a_text_passes_the_test_that_comes_with_it(spec: Spec, target: str, tmp_path: Path) -> None:
+    emitted = emit(spec, target, out=tmp_path)
+    command = [word.format(name=emitted.name) for word in COMMANDS[target]]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", IMPORTED)
+def test_modules_of_every_entry_pass_the_tests_that_come_with_them(
+    target: str, tmp_path: Path
+) -> None:
+    """In one process: jax and onnxruntime take seconds to load."""
+    written = [emit(spec, target, out=tmp_path) for spec in (*ENTRIES, TABLE)]
+    tests = [f"{emitted.name}_test" for emitted in written]
+    program = (
+        "import importlib\n"
+        f"for name in {tests!r}:\n"
+        "    module = importlib.import_module(name)\n"
+        "    for test in [t for n, t in vars(module).items() if n.startswith('test_')]:\n"
+        "        test()\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+def test_every_test_that_is_written_runs_here() -> None:
+    assert {name for name, t in TARGETS.items() if t.test} == {*COMMANDS, *IMPORTED}
+
+
+@pytest.mark.slow
+def test_jax_differentiates_maps_and_compiles(tmp_path: Path) -> None:
+    emit("xielu", "jax", out=tmp_path)
+    program = """
+import jax, jax.numpy as jnp, numpy as np
+from xielu import xielu
+x = jnp.linspace(-4, 4, 24).reshape(2, 12)
+alpha = jnp.full((12,), 0.7)
+f = lambda x, a, b: (jnp.sin(x) * xielu(x, a, b)).sum()
+into = jax.jit(jax.grad(f, (0, 1, 2)))(x, alpha, jnp.float32(0.8))
+assert [g.shape for g in into] == [(2, 12), (12,), ()]
+step = 1e-2
+for k in range(3):
+    given = [x, alpha, jnp.float32(0.8)]
+    moved = [[g + s * step * (j == k) for j, g in enumerate(given)] for s in (1, -1)]
+    change = (f(*moved[0]) - f(*moved[1])) / (2 * step)
+    np.testing.assert_allclose(into[k].sum(), change, rtol=2e-3)
+rows = jax.vmap(xielu, (0, None, None))(x, 0.8, 0.8)
+np.testing.assert_array_equal(rows, xielu(x))
+assert xielu(x.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+jax.config.update("jax_enable_x64", True)
+wide = xielu(jnp.float64(-1e-9))
+assert wide.dtype == jnp.float64 and abs(wide / -5e-10 - 1) < 1e-8
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+def test_numpy_takes_integers_and_a_parameter_for_each_channel() -> None:
+    names = module_of(emit("xielu", "numpy").text)
+    whole = names["xielu"](np.array([2, -1]))
+    np.testing.assert_array_equal(whole, names["xielu"](np.array([2.0, -1.0])))
+    assert whole.dtype == np.float64 and whole[1] != 0 and names["xielu"](-1) == whole[1]
+    wide = names["xielu"](np.array([[1.0]], np.float32), np.array([0.5, 1.0, 2.0]))
+    np.testing.assert_array_equal(wide, np.array([[1.0, 1.5, 2.5]], np.float32))
+    into = names["xielu_gradients"](1.0, np.array([[1.0]], np.float32), np.array([0.5, 1.0, 2.0]))
+    assert {g.shape for g in into} == {(1, 3)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["jax", "mlx"])
+def test_integers_give_the_numbers_of_equal_floats(target: str, tmp_path: Path) -> None:
+    emit("xielu", target, out=tmp_path)
+    program = """
+import numpy as np
+from xielu import xielu
+given = np.array([2, -1, -3])
+whole, true = np.asarray(xielu(given)), np.asarray(xielu(given.astype(np.float32)))
+assert whole.dtype == np.float32, whole.dtype
+np.testing.assert_array_equal(whole, true)
+assert float(xielu(-1)) == true[1]
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("target", "flags"),
+    [
+        ("c", "-Ofast"),
+        ("c", "-ffinite-math-only"),
+        ("cuda", "-D__device__= -D__forceinline__=inline -D__USE_FAST_MATH__"),
+        ("metal", "-ffast-math"),
+    ],
+)
+def test_flags_that_change_the_formulas_are_refused(
+    target: str, flags: str, tmp_path: Path
+) -> None:
+    module = next(iter(emit("gelu", target, out=tmp_path).files))
+    (tmp_path / "metal_stdlib").write_text(METAL)
+    (tmp_path / "all.cpp").write_text(f'#include <cmath>\n#include "{module}"\n')
+    for chosen in ([], flags.split()):
+        command = ["c++", "-I.", "-w", "-D__device__=", "-D__forceinline__=inline", *chosen]
+        ran = subprocess.run(
+            [*command, "-c", "all.cpp"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (ran.returncode != 0) == bool(chosen), ran.stderr
+    assert "without fast math" in ran.stderr
+
+
+METAL = """
+#include <cmath>
+#define thread
+namespace metal {
+using std::fabs; using std::floor; using std::abs;
+namespace precise { using namespace std; }
+}
+"""
+CHECK = """
+#include <cmath>
+#include <cstdio>
+{include}
+int main() {{
+  const double rows[][{width}] = {{{rows}}};
+  for (auto &row : rows) {{
+    float into[{count}];
+    const double found = {name}({given});
+    {name}_gradients(1.0f, {given}, {results});
+    for (int k = 0; k <= {count}; ++k) {{
+      const double result = k ? into[k - 1] : found, expected = row[{count} + k];
+      if (!(std::fabs(result - expected) <= 1e-5 * std::fabs(expected) + 2e-38)) {{
+        std::printf("at %g, result %d: %.9g is not %.9g", row[0], k, result, expected);
+        return 1;
+      }}
+    }}
+  }}
+}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cuda", "metal"])
+def test_device_functions_give_the_numbers_of_the_kernel_as_cpp(
+    target: str, tmp_path: Path
+) -> None:
+    """All entries in one program for each ten, with the qualifiers of the language defined away."""
+    (tmp_path / "metal_stdlib").write_text(METAL)
+    for first in range(0, len(ENTRIES), 10):
+        programs, calls = "", ""
+        for spec in ENTRIES[first : first + 10]:
+            program, emitted = program_of(spec), emit(spec, target)
+            count = len(program.inputs) + len(program.parameters)
+            text = CHECK.format(
+                include="",
+                width=2 * count + 1,
+                count=count,
+                name=f"of_{spec.name}::stamm_{spec.name}",
+                rows=", ".join(
+                    "{" + ", ".join(map(repr, [*given, *true])) + "}"
+                    for given, true in points(program)
+                ),
+                given=", ".join(f"float(row[{k}])" for k in range(count)),
+                results=", ".join(f"into + {k}" for k in range(count)),
+            )
+            text = text.replace("int main()", f"int check_{spec.name}()").replace(
+                "\n  }\n}\n", "\n  }\n  return 0;\n}\n"
+            )
+            body = emitted.text.replace("#pragma once", "").replace("#include <metal_stdlib>", "")
+            programs += f"namespace of_{spec.name} {{\n{body}\n}}\n{text}"
+            calls += f" || check_{spec.name}()"
+        head = '#include "metal_stdlib"\n' if target == "metal" else "#include <cmath>\n"
+        (tmp_path / "all.cpp").write_text(f"{head}{programs}int main() {{ return 0{calls}; }}\n")
+        flags = [
+            "-std=c++17",
+            "-O1",
+            "-w",
+            "-I.",
+            "-D__device__=static",
+            "-D__forceinline__=inline",
+        ]
+        built = subprocess.run(
+            ["c++", *flags, "all.cpp", "-o", "all"],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert built.returncode == 0, built.stderr[-3000:]
+        ran = subprocess.run(["./all"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, (ENTRIES[first].name, ran.stdout)
+
+
+@pytest.mark.parametrize("name", ["wgsl", "metal", "cuda", "triton"])
+def test_languages_without_a_compiler_here_have_every_entry(name: str) -> None:
+    without = {"aglu", "repu", "xiprelup"} if name == "wgsl" else set()  # they have a NaN
+    for spec in ENTRIES:
+        if spec.name in without:
+            with pytest.raises(ConfigError, match="has no constant nan"):
+                emit(spec, name)
+            continue
+        text = emit(spec, name).text
+        assert spec.content_hash in text and "{0}" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize("name", ["xielu", "xgelu", "xatlu", "velu", "swiglu_oai", "tanhsoft_2"])
+def test_triton_compiles_the_functions_for_a_gpu(name: str, tmp_path: Path) -> None:
+    program = program_of(get(name))
+    emit(name, "triton", out=tmp_path)
+    loaded = [f"tl.load({n}_ptr + lane)" for n in program.inputs]
+    pointers = ", ".join(f"{n}_ptr" for n in program.inputs)
+    given = ", ".join([*loaded, *map(repr, program.parameters.values())])
+    count = len(program.inputs) + len(program.parameters)
+    gradients = ", ".join(f"g{k}" for k in range(count))
+    (tmp_path / "kernel_of_it.py").write_text(
+        "import triton\nimport triton.language as tl\n"
+        f"from {program.name} import {program.name}, {program.name}_gradients\n\n\n"
+        f"@triton.jit\ndef kernel({pointers}, y_ptr, BLOCK: tl.constexpr):\n"
+        "    lane = tl.arange(0, BLOCK)\n"
+        f"    y = {program.name}({given})\n"
+        f"    {gradients} = {program.name}_gradients(y, {given})\n"
+        f"    tl.store(y_ptr + lane, y + {gradients.replace(', ', ' + ')})\n"
+    )
+    run = (
+        "import torch\nfrom kernel_of_it import kernel\n"
+        "from tests.unit.activations.ahead_of_time import compiled_for_nvidia\n"
+        f"arrays = [torch.zeros(128) for _ in range({len(program.inputs) + 1})]\n"
+        "made = compiled_for_nvidia(kernel, arrays, {'BLOCK': 128})\n"
+        "assert made.spilled == 0 and made.registers\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", run],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}{os.pathsep}{tmp_path}"},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+def test_a_constant_that_the_language_lacks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the language has no constant nan"):
+        literal("", "", single=True)(math.nan)
+    with pytest.raises(ConfigError, match="the language has no constant inf"):
+        literal("", "0", single=True)(1e39)
+    assert literal("inf", "nan", single=True, ending="f")(-0.0) == "(-0.0f)"
+    assert literal("inf", "nan")(1.0) == "1.0" and literal("inf", "nan")(1e300) == "1e+300"
+
+
+def test_the_help_lists_every_target() -> None:
+    assert sorted(TARGETS) == TARGET_NAMES.split(", ")
+
+
+def test_a_missing_function_is_computed_from_others() -> None:
+    known = frozenset({
+        "add", "sub", "mul", "div", "neg", "exp", "log", "sqrt", "abs", "floor", "minimum", "where", "lt", "gt",
+        "eq", "atan", "sin", "cos",
+    })  # fmt: skip
+    x = torch.linspace(-0.97, 0.97, 41, dtype=torch.float64)
+    wide = torch.cat([x * 27, x * 1e-6])
+    for name, at in (("erf", wide), ("erfc", wide), ("log1p", x), ("asin", x), ("tan", x)):
+        graph = Graph(dtype=torch.float64, inputs=1)
+        made = graph.add(Node(name, (graph.add(Node("input")).place,)))
+        graph.outputs = (made.place,)
+        result = computed(lowered(graph, known, "a test"), [at])
+        torch.testing.assert_close(result, getattr(torch, name)(at), rtol=2e-14, atol=1e-300)
+    with pytest.raises(ConfigError, match="a test has no function 'exp', which this activation"):
+        lowered(program_of(get("swish")).forward[torch.float64], known - {"exp"}, "a test")
+
+
+def computed(graph: Graph, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    values: dict[int, Any] = {}
+    for index in graph.needed():
+        node = graph.nodes[index]
+        taken = [values[t] for t in node.takes]
+        match node.name:
+            case "input":
+                values[index] = inputs[int(node.number)]
+            case "constant":
+                values[index] = torch.tensor(node.number, dtype=graph.dtype)
+            case name:
+                values[index] = getattr(torch, name)(*taken)
+    result: torch.Tensor = values[graph.outputs[0]]
+    return result
+
+
+def test_an_activation_of_ones_own_is_emitted_for_a_target_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tutorial_file("emission_target", tmp_path / "mine.py")
+    monkeypatch.chdir(tmp_path)
+    assert main(["emit", "mine.py:RAMP", "target=mine.py:LUA"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("-- ramp\n") and "function ramp(x, a)\n" in text and "end\n" in text
+
+
+def test_bad_requests_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no target 'jxa'") as error:
+        emit("xielu", "jxa")
+    assert "jax" in error.value.line()
+    with pytest.raises(ConfigError, match=r"xielu\.onnx is not text"):
+        _ = emit("xielu", "onnx").text
+    (tmp_path / "relu.h").write_text("mine")
+    with pytest.raises(ConfigError, match=r"relu\.h exists and has other contents"):
+        emit("relu", "c", out=tmp_path)
+    assert (tmp_path / "relu.h").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
+    emit("relu", "c", out=tmp_path, force=True, dry_run=True)
+    assert (tmp_path / "relu.h").read_text() == "mine"
+    emit("relu", "c", out=tmp_path, force=True)
+    assert "stamm_relu" in (tmp_path / "relu.h").read_text()
+
+
+def test_the_command_writes_and_lists_what_the_function_returns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["emit", "xielu", "js", "--out", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    emitted = stamm.emit("xielu", "js")
+    assert {name: (tmp_path / name).read_bytes() for name in listed["bytes"]} == emitted.files
+    assert main(["emit", "xielu", "js", "--out", str(tmp_path / "other"), "--dry-run"]) == 0
+    assert not (tmp_path / "other").exists()
+    assert "would write" in capsys.readouterr().out
+
+
+def test_parameters_with_names_that_texts_use_get_others(tmp_path: Path) -> None:
+    own = [Parameter(name=n, initial=0.5, bijection=Softplus()) for n in ("v4", "weight", "long")]
+    pieces = (Piece(where="all x", formula="v4 + weight*long*exp(-x**2)"),)
+    spec = Spec(name="named", title="", pieces=pieces, parameters=tuple(own), source="")
+    emitted = emit(spec, "c", out=tmp_path)
+    command = COMMANDS["c"][2].format(name="named")
+    assert "double v4_, double weight_, double long_" in emitted.text
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("beta", ("beta",)), ("jax", ("y", "one")), ("math", ("d_x",)), ("parameters", ("weight", "weight_"))],
+)  # fmt: skip
+def test_names_that_collide_are_told_apart(
+    name: str, parameters: tuple[str, ...], tmp_path: Path
+) -> None:
+    own = [Parameter(name=n, initial=0.5, bijection=Softplus()) for n in parameters]
+    pieces = (Piece(where="all x", formula=" + ".join(parameters)),)
+    spec = Spec(name=name, title="", pieces=pieces, parameters=tuple(own), source="")
+    for target in ("numpy", "js"):
+        emitted = emit(spec, target, out=tmp_path / target)
+        command = {"numpy": sys.executable, "js": "node"}[target], list(emitted.files)[1]
+        ran = subprocess.run(
+            command, cwd=tmp_path / target, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+    assert len(emitted.name) == len(name) + (name != "beta")
+    assert f"return {emitted.name}(" in emit(spec, "jax").text
+    assert parameters[0] != "beta" or "def _saved(x, beta_)" in emit(spec, "jax").text
+    assert emit(spec, "onnx").files
+
+
+def test_the_head_says_what_the_gradients_are() -> None:
+    text = emit("helu", "js").text
+    assert "// Gradients use a surrogate, not f'(x): 1 where x > -0.05\n" in text
+    assert "surrogate" not in emit("relu", "js").text
+    text = emit("swiglu_oai", "js").text
+    assert "// h'(x) = 1 where" in text and "h'(x)" not in emit("swiglu", "js").text
+
+
+def test_a_table_of_a_trained_parameter_is_refused() -> None:
+    """The kernel is a stand-in: to derive a real one takes half a minute."""
+
+    def value(x: Any, parameters: Any) -> Any:
+        end = Side(edges=(1.0,), order=1, tail=-1)
+        return integrated(x, parameters, lambda u, _: u, 0.0, end, end)
+
+    kernel = replace(kernel_of(get("relu")), value=value)
+    with pytest.raises(ConfigError, match=r"depends on a trained parameter.*Make the parameter"):
+        scalar_graph("forward", kernel, (), torch.float32)
+
+
+def test_a_title_does_not_choose_the_encoding_of_a_module() -> None:
+    pieces = (Piece(where="all x", formula="1"),)
+    spec = Spec(name="own", title="Sparse coding: a line", pieces=pieces, source="")
+    compile(emit(spec, "numpy").text.encode(), "own.py", "exec")
+
+
+def test_device_functions_do_not_hide_functions_of_the_language() -> None:
+    for target in ("wgsl", "cuda", "metal"):
+        text = emit("tanh", target).text
+        assert " stamm_tanh(" in text and " stamm_tanh_gradients(" in text
+
+
+def test_a_parameter_of_a_softplus_is_an_effective_value() -> None:
+    spec = Spec(
+        name="own",
+        title="",
+        pieces=(Piece(where="all x", formula="a"),),
+        parameters=(Parameter(name="a", initial=0.25, bijection=Softplus()),),
+        source="",
+    )
+    names = module_of(emit(spec, "numpy").text)
+    assert names["PARAMETERS"] == {"a": 0.25} and names["own"](8.0) == 2.0
