@@ -9,7 +9,7 @@ from stamm.base.shutdown import interrupt_delayed
 from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_pairs
 
-TARGET_NAMES = "c, cuda, jax, js, metal, mlx, numpy, onnx, triton, wgsl"
+TARGET_NAMES = "c, cuda, jax, js, latex, metal, mlx, numpy, onnx, triton, wgsl"
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _GREEK = frozenset({
@@ -19,6 +19,8 @@ _FUNCTIONS = {
 }  # fmt: skip
 _RELATIONS = {ast.Lt: "<", ast.LtE: r"\le", ast.Gt: ">", ast.GtE: r"\ge"}
 _SUM, _PRODUCT, _POWER, _ATOM = range(4)
+_LETTERS = 0x180  # the end of Latin Extended-A
+_PLAIN = {"\u2013": "--", "\u2014": "---", "\u2018": "`", "\u2019": "'", "\u2032": "'"}
 _ARXIV = re.compile(r"\b(\d{4}\.\d{4,5})\b")
 # "Shazeer 2020, GLU Variants Improve Transformer (2002.05202)", after "gated in " or "gated linear units: "
 _PAPER = re.compile(
@@ -34,7 +36,12 @@ def latex(facts: Mapping[str, Any]) -> str:
     Checked tests/unit/pages/test_latex.py
     """
     rows = [("f'(x)", facts["gradient"]), ("f(x)", facts["function"])]
-    body = " \\\\\n".join(f"  {left_side} &= {_cases(pieces)}" for left_side, pieces in rows)
+    return aligned(f"{left_side} &= {cases(pieces)}" for left_side, pieces in rows)
+
+
+def aligned(rows: Iterable[str]) -> str:
+    """Rows of an equation, each with its &, for `amsmath`."""
+    body = " \\\\\n".join(f"  {row}" for row in rows)
     return f"\\begin{{align*}}\n{body}\n\\end{{align*}}"
 
 
@@ -45,10 +52,10 @@ def bibtex(facts: Mapping[str, Any]) -> str:
     for number, source in enumerate(papers or [facts["source"]]):
         paper, arxiv = _PAPER.fullmatch(source), _ARXIV.search(source)
         title = (paper and paper["title"]) or facts["title"]
-        fields = {"title": f"{{{_escaped(title)}}}", "note": _escaped(source)}
+        fields = {"title": f"{{{escaped(title)}}}", "note": escaped(source)}
         if paper:
             authors = paper["authors"].replace(" et al.", " and others").replace(", ", " and ")
-            fields |= {"author": _escaped(authors), "year": paper["year"]}
+            fields |= {"author": escaped(authors), "year": paper["year"]}
         if arxiv:
             fields |= {"eprint": arxiv[1], "archiveprefix": "arXiv"}
         key = facts["name"] + (f"_{number + 1}" if number else "")
@@ -57,18 +64,20 @@ def bibtex(facts: Mapping[str, Any]) -> str:
     return "\n".join(entries)
 
 
-def _cases(pieces: Sequence[Mapping[str, str]]) -> str:
+def cases(pieces: Sequence[Mapping[str, str]]) -> str:
+    """A function by its pieces, each with `formula` and `where`."""
     if len(pieces) == 1:
-        return _formula(pieces[0]["formula"])
-    rows = " \\\\ ".join(f"{_formula(p['formula'])} & {_formula(p['where'])}" for p in pieces)
+        return formula(pieces[0]["formula"])
+    rows = " \\\\ ".join(f"{formula(p['formula'])} & {formula(p['where'])}" for p in pieces)
     return rf"\begin{{cases}} {rows} \end{{cases}}"
 
 
-def _formula(text: str) -> str:
+def formula(text: str) -> str:
+    """A formula or condition in mathematical notation; as plain text where it is neither."""
     try:
         return _set(ast.parse(text.strip(), mode="eval").body)[0]
     except (SyntaxError, ValueError, RecursionError):
-        return rf"\text{{{_escaped(text)}}}"
+        return rf"\text{{{escaped(text)}}}"
 
 
 def _set(node: ast.expr) -> tuple[str, int]:
@@ -107,7 +116,7 @@ def _set(node: ast.expr) -> tuple[str, int]:
         case ast.Call(func=ast.Name(id="abs" | "absolute" | "Abs"), args=[argument]):
             return rf"\left|{_set(argument)[0]}\right|", _ATOM
         case ast.Call(func=ast.Name(id=name), args=arguments):
-            shown = _FUNCTIONS.get(name) or rf"\operatorname{{{_escaped(name)}}}"
+            shown = _FUNCTIONS.get(name) or rf"\operatorname{{{escaped(name)}}}"
             inner = ", ".join(_set(argument)[0] for argument in arguments)
             return rf"{shown}\left({inner}\right)", _ATOM
     raise ValueError(f"{ast.unparse(node)!r} is not a formula")
@@ -121,8 +130,10 @@ def _at_least(node: ast.expr, tight: int) -> str:
 def _name(name: str) -> str:
     stem, _, index = name.partition("_")
     shown = rf"\{stem}" if stem in _GREEK else stem if len(stem) == 1 else rf"\mathrm{{{stem}}}"
-    return f"{shown}_{{{_escaped(index)}}}" if index else shown
+    return f"{shown}_{{{escaped(index)}}}" if index else shown
 
 
-def _escaped(text: str) -> str:
-    return re.sub(r"([&%$#_{}])", r"\\\1", text.replace("\\", " "))
+def escaped(text: str) -> str:
+    """Plain text for LaTeX; letters that its usual fonts lack are question marks."""
+    plain = "".join(_PLAIN.get(c, c if ord(c) < _LETTERS else "?") for c in text.replace("\\", " "))
+    return re.sub(r"([&%$#_{}])|([\^~])", lambda m: f"\\{m[0]}" + "{}" * bool(m[2]), plain)

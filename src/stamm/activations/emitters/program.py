@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -59,33 +60,33 @@ class Program:
     name: str
     inputs: tuple[str, ...]
     parameters: Mapping[str, float]
-    forward: Mapping[torch.dtype, Graph]
-    backward: Mapping[torch.dtype, Graph]
+
+    @cached_property
+    def forward(self) -> Mapping[torch.dtype, Graph]:
+        return self._graphs("forward", "gated_forward")
+
+    @cached_property
+    def backward(self) -> Mapping[torch.dtype, Graph]:
+        return self._graphs("backward", "gated_backward")
+
+    def _graphs(self, plain: PassName, gated: PassName) -> dict[torch.dtype, Graph]:
+        """Raises ConfigError as `scalar_graph`, and when the spec cannot be integrated."""
+        kernel = kernel_of(self.spec)
+        name = gated if isinstance(self.spec.arity, Gated) else plain
+        fixed = tuple(None if p.trainable else p.initial for p in self.spec.parameters)
+        dtypes = (torch.float32, torch.float64)
+        return {dtype: scalar_graph(name, kernel, fixed, dtype) for dtype in dtypes}
 
 
 def program_of(spec: Spec) -> Program:
-    """The program of a spec.
-
-    Raises   ConfigError when the spec cannot be integrated, calls a function without a scalar form, or
-             has an integral that is a table made for trained parameters
-    """
-    kernel, gated = kernel_of(spec), isinstance(spec.arity, Gated)
-    fixed = tuple(None if p.trainable else p.initial for p in spec.parameters)
-    dtypes = (torch.float32, torch.float64)
+    """The program of a spec, whose graphs are made on first use."""
+    gated = isinstance(spec.arity, Gated)
     name, *names = _names(spec)
     return Program(
         spec=spec,
         name=name,
         inputs=("gate", "up") if gated else ("x",),
         parameters=dict(zip(names, (p.initial for p in spec.trainable), strict=True)),
-        forward={
-            d: scalar_graph("gated_forward" if gated else "forward", kernel, fixed, d)
-            for d in dtypes
-        },
-        backward={
-            d: scalar_graph("gated_backward" if gated else "backward", kernel, fixed, d)
-            for d in dtypes
-        },
     )
 
 

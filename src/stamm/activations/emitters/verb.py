@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stamm.activations.catalog.registry import load_spec
 from stamm.activations.emitters import c_like, python
+from stamm.activations.emitters.latex import LATEX
 from stamm.activations.emitters.onnx import ONNX
 from stamm.activations.emitters.program import Program, program_of
 from stamm.activations.emitters.syntax import EmissionTarget, head
@@ -19,7 +20,7 @@ from stamm.base.files import write_bytes
 from stamm.base.user_code import is_reference, load_reference
 
 TARGETS: Mapping[str, EmissionTarget] = {
-    target.name: target for target in (*python.TARGETS, *c_like.TARGETS, ONNX)
+    target.name: target for target in (*python.TARGETS, *c_like.TARGETS, LATEX, ONNX)
 }
 
 
