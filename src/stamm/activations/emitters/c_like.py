@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -23,9 +25,11 @@ _C_WHERE = "{0} ? {1} : {2}"
 # The first of two equal zeros; NaN where an operand is.
 _LEAST = "({1} < {0} || {1} != {1} ? {1} : {0})"
 _MOST = "({1} > {0} || {1} != {1} ? {1} : {0})"
-# GCC, clang and Metal define the first with -ffast-math, GCC the second with parts of it, nvcc the third.
+# GCC, clang and Metal define the first with -ffast-math, GCC the next three with parts of it, nvcc and
+# MSVC the last two.
 _GUARD = """#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \\
-    defined(__USE_FAST_MATH__)
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \\
+    defined(__USE_FAST_MATH__) || defined(_M_FP_FAST)
 #error "compile without fast math: the formulas depend on rounding, infinities and NaN"
 #endif
 
@@ -60,6 +64,11 @@ def _c(program: Program) -> str:
     floats = ", ".join(f"float {n}" for n in into)
     taken = ", ".join(into)
     guard = f"STAMM_{program.name.upper()}_H"
+    wide = [
+        f"double {', '.join(f'd_{n}' for n in into)};",
+        f"{name}_gradients(weight, {taken}, {', '.join(f'&d_{n}' for n in into)});",
+        *(f"*into_{n} = (float)d_{n};" for n in into),
+    ]
     return (
         f"#ifndef {guard}\n#define {guard}\n\n#include <math.h>\n\n"
         f"{_GUARD}"
@@ -68,35 +77,54 @@ def _c(program: Program) -> str:
         "static inline double stamm_minimum(double a, double b) { return b < a || b != b ? b : a; }\n"
         "static inline double stamm_maximum(double a, double b) { return b > a || b != b ? b : a; }\n"
         "#endif\n\n"
-        f"static inline double {name}({doubles}) {{\n{indented(forward, 2)}}}\n\n"
+        f"static inline double {name}({doubles}) {{\n"
+        f"{indented(_unused(into, forward) + forward, 2)}}}\n\n"
         "/* weight times the derivative in each argument; sums over elements are left to the caller. */\n"
         f"static inline void {name}_gradients(double weight, {doubles},\n"
-        f"    {', '.join(f'double *into_{n}' for n in into)}) {{\n{indented(backward, 2)}}}\n\n"
+        f"    {', '.join(f'double *into_{n}' for n in into)}) {{\n"
+        f"{indented(_unused(['weight', *into], backward) + backward, 2)}}}\n\n"
+        "/* The same, rounded once. */\n"
         f"static inline float {name}f({floats}) {{ return (float){name}({taken}); }}\n\n"
+        f"static inline void {name}_gradientsf(float weight, {floats},\n"
+        f"    {', '.join(f'float *into_{n}' for n in into)}) {{\n{indented(wide, 2)}}}\n\n"
         "#endif\n"
     )
 
 
+def _unused(arguments: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """Statements that name the arguments which no other one does: compilers warn of these."""
+    named = set(re.findall(r"\w+", " ".join(lines)))
+    return [f"(void){argument};" for argument in arguments if argument not in named]
+
+
 def _c_test(program: Program) -> str:
-    into = [*program.inputs, *program.parameters]
-    rows = "".join(
+    into, rows = [*program.inputs, *program.parameters], f"{program.name}_rows"
+    numbers = "".join(
         "  {{" + ", ".join(map(repr, given)) + "}, {" + ", ".join(map(repr, true)) + "}},\n"
         for given, true in points(program)
     )
-    count = len(into)
-    given = ", ".join(f"row->given[{k}]" for k in range(count))
-    pointers = ", ".join(f"&results[{k + 1}]" for k in range(count))
+    count, name = len(into), f"stamm_{program.name}"
+    given = ", ".join(f"given[{k}]" for k in range(count))
+    single = ", ".join(f"(float)given[{k}]" for k in range(count))
+    wide = ", ".join(f"(double)(float)given[{k}]" for k in range(count))
+    pointers, floats = (", ".join(f"&{a}[{k + 1}]" for k in range(count)) for a in ("results", "floats"))
     return (
         f'#include "{program.name}.h"\n#include <stdio.h>\n\n'
-        f"static const struct {{ double given[{count}], expected[{count + 1}]; }} rows[] = {{\n{rows}}};\n\n"
+        f"static const double {rows}[][2][{count + 1}] = {{\n{numbers}}};\n\n"
         "int main(void) {\n  int wrong = 0;\n"
-        "  for (unsigned k = 0; k < sizeof rows / sizeof *rows; ++k) {\n"
-        f"    const __typeof__(*rows) *row = rows + k;\n    double results[{count + 1}];\n"
-        f"    results[0] = stamm_{program.name}({given});\n"
-        f"    stamm_{program.name}_gradients(1.0, {given}, {pointers});\n"
+        f"  for (unsigned k = 0; k < sizeof {rows} / sizeof *{rows}; ++k) {{\n"
+        f"    const double *given = {rows}[k][0], *expected = {rows}[k][1];\n"
+        f"    double results[{count + 1}];\n    float floats[{count + 1}];\n"
+        f"    results[0] = {name}({given});\n    {name}_gradients(1.0, {given}, {pointers});\n"
         f"    for (int j = 0; j < {count + 1}; ++j) {{\n"
-        f"      if (!(fabs(results[j] - row->expected[j]) <= {WITHIN} * fabs(row->expected[j]) + 1e-300)) {{\n"
-        '        printf("row %u, result %d: %.17g is not %.17g\\n", k, j, results[j], row->expected[j]);\n'
+        f"      if (!(fabs(results[j] - expected[j]) <= {WITHIN} * fabs(expected[j]) + 1e-300)) {{\n"
+        '        printf("row %u, result %d: %.17g is not %.17g\\n", k, j, results[j], expected[j]);\n'
+        "        wrong = 1;\n      }\n    }\n"
+        f"    floats[0] = {name}f({single});\n    {name}_gradientsf(1.0f, {single}, {floats});\n"
+        f"    results[0] = {name}({wide});\n    {name}_gradients(1.0, {wide}, {pointers});\n"
+        f"    for (int j = 0; j < {count + 1}; ++j) {{\n"
+        "      if (floats[j] != (float)results[j]) {\n"
+        '        printf("row %u, result %d: %.9g is not the float of %.17g\\n", k, j, (double)floats[j], results[j]);\n'
         "        wrong = 1;\n      }\n    }\n  }\n  return wrong;\n}\n"
     )
 
