@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -28,6 +30,7 @@ from stamm.activations.fused.graph import Graph, Node
 from stamm.activations.module import build_activation
 from stamm.activations.primitives.integrals import Side, integrated
 from stamm.activations.spec import Gated
+from stamm.activations.spec.parameters import Absolute, Between, Identity
 from stamm.base.errors import ConfigError
 from stamm.cli.emit import TARGET_NAMES
 from stamm.cli.main import main
@@ -48,7 +51,9 @@ TABLE = Spec(
 COMMANDS: Mapping[str, Sequence[str]] = {
     "c": ("sh", "-c", "cc -std=c11 -O2 -Wall -Werror -o t {name}_test.c -lm && ./t"),
     "js": ("node", "{name}_test.mjs"),
+    "latex": ("pdflatex", "-halt-on-error", "-interaction=nonstopmode", "{name}_test.tex"),
 }
+needs_latex = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="LaTeX is not installed")
 IMPORTED = ("numpy", "jax", "mlx", "onnx")
 
 
@@ -104,13 +109,278 @@ def test_numpy_gives_the_numbers_of_the_kernel(spec: Spec) -> None:
     assert half.dtype == np.float16
 
 
-@pytest.mark.parametrize("target", sorted(COMMANDS))
+@pytest.mark.parametrize("target", ["c", "js", pytest.param("latex", marks=needs_latex)])
 @pytest.mark.parametrize("spec", swept(ENTRIES))
 def test_a_text_passes_the_test_that_comes_with_it(spec: Spec, target: str, tmp_path: Path) -> None:
     emitted = emit(spec, target, out=tmp_path)
     command = [word.format(name=emitted.name) for word in COMMANDS[target]]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+C_COMPILERS = ("gcc -std=c11", "g++ -std=c++17", "clang -std=c11", "clang++ -std=c++17")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", C_COMPILERS)
+def test_c_of_every_entry_compiles_without_warnings_as_c_and_as_cpp(
+    compiler: str, tmp_path: Path
+) -> None:
+    """With fused multiply-adds as well, where the processor has them."""
+    command = compiler.split()
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    text, calls = "", []
+    for spec in (*ENTRIES, TABLE):
+        emitted = emit(spec, "c", out=tmp_path)
+        test = emitted.files[f"{emitted.name}_test.c"].decode()
+        text += test.replace("int main(void)", f"static int test_{emitted.name}(void)")
+        calls.append(f"test_{emitted.name}()")
+    source = tmp_path / ("all.cpp" if "++" in compiler else "all.c")
+    source.write_text(f"{text}int main(void) {{ return {' + '.join(calls)}; }}\n")
+    strict = ["-Wall", "-Wextra", "-pedantic", "-Werror"]
+    for flags in (["-O2"], ["-O3", "-march=native", "-ffp-contract=fast"]):
+        built = subprocess.run(
+            [*command, *strict, *flags, source.name, "-o", "all", "-lm"],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert built.returncode == 0, built.stderr[-3000:]
+        ran = subprocess.run(["./all"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stdout
+
+
+@pytest.mark.slow
+def test_cuda_of_every_entry_compiles_with_nvcc(tmp_path: Path) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("nvcc is not installed")
+    texts = [emit(spec, "cuda").text.replace("#pragma once", "") for spec in (*ENTRIES, TABLE)]
+    (tmp_path / "all.cu").write_text("".join(texts))
+    built = subprocess.run(
+        ["nvcc", "-ptx", "all.cu"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr[-3000:]
+
+
+EXTREMES = np.array(
+    [0.0, -0.0, 1e-45, -1e-45, 1e-40, -1e-40, 1.2e-38, -1.2e-38, 0.5, -3.0, 90.0, -90.0, 200.0, -200.0, 1e5, -1e5,
+     1e20, -1e20, 1e30, -1e30, 1e38, -1e38, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan],
+    dtype=np.float32,
+)  # fmt: skip
+BELOW = 1.2e-38  # numbers that a library may take to be 0
+
+
+def agree(result: np.ndarray, true: np.ndarray, *, rtol: float, atol: float) -> np.ndarray:
+    """Where a result is the true number, infinity or NaN; a true number beyond the dtype is infinite."""
+    with np.errstate(all="ignore"):
+        rounded = true.astype(result.dtype).astype(np.float64)
+        wide = result.astype(np.float64)
+        near = np.abs(wide - rounded) <= rtol * np.abs(rounded) + atol
+    return near | (wide == rounded) | (np.isnan(wide) & np.isnan(rounded))
+
+
+LIBRARIES = {
+    "jax": """
+import jax, jax.numpy as jnp
+def run(module, name, given):
+    value, back = jax.vjp(getattr(module, name), *map(jnp.asarray, given))
+    return [value, *back(jnp.ones_like(value))]
+""",
+    "mlx": """
+import mlx.core as mx
+def run(module, name, given):
+    value, into = mx.vjp(getattr(module, name), list(map(mx.array, given)), [mx.ones(given[0].shape)])
+    return [*value, *into]
+""",
+    "onnx": """
+import onnxruntime
+onnxruntime.set_default_logger_severity(3)
+def run(module, name, given):
+    session = onnxruntime.InferenceSession(f"{name}.onnx")
+    read = [*session.get_inputs(), *session.get_overridable_initializers()]
+    names = [value.name for value in read if value.name != "weight"]
+    return session.run(None, dict(zip(names, given)))
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", sorted(LIBRARIES))
+def test_extreme_numbers_of_float32(target: str, tmp_path: Path) -> None:
+    """NaN, infinities, zeros, subnormal and the largest numbers, for every entry.
+
+    XLA and MLX take subnormal numbers to be 0, also inside: results where one is read or made are not
+    compared. 2*alpha*x of snake is infinite in the last binade.
+    """
+    up = np.cos(np.arange(len(EXTREMES))).astype(np.float32)
+    names, given = [], []
+    for spec in (*ENTRIES, TABLE):
+        program = program_of(spec)
+        emit(spec, target, out=tmp_path)
+        names.append(program.name)
+        constants = [np.full(len(EXTREMES), v, np.float32) for v in program.parameters.values()]
+        given.append([EXTREMES, up][: len(program.inputs)] + constants)
+    np.savez(tmp_path / "given.npz", **{f"{n}-{k}": g for n, gs in zip(names, given, strict=True) for k, g in enumerate(gs)})  # fmt: skip
+    program_text = (
+        f"{LIBRARIES[target]}import importlib, numpy as np\n"
+        "given, results = np.load('given.npz'), {}\n"
+        f"for name, count in {[(n, len(g)) for n, g in zip(names, given, strict=True)]!r}:\n"
+        f"    module = importlib.import_module(name) if {target != 'onnx'} else None\n"
+        "    row = run(module, name, [given[f'{name}-{k}'] for k in range(count)])\n"
+        "    results |= {f'{name}-{k}': np.asarray(r) for k, r in enumerate(row)}\n"
+        "np.savez('results.npz', **results)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program_text], cwd=tmp_path, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    results = np.load(tmp_path / "results.npz")
+    wrong = []
+    for spec, name in zip((*ENTRIES, TABLE), names, strict=True):
+        effective = {p.name: p.initial for p in spec.parameters}
+        wanted = truth(spec, EXTREMES.astype(np.float64), up.astype(np.float64), effective)
+        for k, true in enumerate(wanted):
+            good = agree(results[f"{name}-{k}"], true, rtol=2e-5, atol=2e-38)
+            if target != "onnx":
+                vanishing = np.abs(EXTREMES) < BELOW
+                good |= vanishing | np.isin(EXTREMES, np.float32([90.0, -90.0]))
+                good |= name in FLUSHED and EXTREMES < -9e37
+            good |= name.startswith("snake") and np.abs(EXTREMES) > 2.0**127
+            wrong += [(name, k, float(x)) for x in EXTREMES[~good]]
+    assert not wrong, wrong
+
+
+# 1/x is subnormal at the largest numbers.
+FLUSHED = ("atlu", "xatlu", "xatlu_glu", "xssslur2", "xssslupr")
+
+
+@pytest.mark.parametrize("target", ["c", "js"])
+def test_extreme_numbers_of_float64(target: str, tmp_path: Path) -> None:
+    largest = float(np.finfo(np.float64).max)
+    inputs = [0.0, -0.0, 5e-324, -5e-324, 1e-310, 1e150, -1e150, 1e300, -1e300, largest, -largest,
+              math.inf, -math.inf, math.nan]  # fmt: skip
+    for name in ("xielu", "gelu", "softplus", "golu", "mish", "elu", "softsign", "symlog", "table"):
+        spec = TABLE if name == "table" else get(name)
+        effective = {p.name: p.initial for p in spec.parameters}
+        wanted = np.stack(truth(spec, np.array(inputs), np.zeros(len(inputs)), effective), -1)
+        emitted = emit(spec, target, out=tmp_path)
+        given = [repr(v) for v in program_of(spec).parameters.values()]
+        count = len(given) + 1
+        if target == "js":
+            spelled = [repr(x).replace("inf", "Infinity").replace("nan", "NaN") for x in inputs]
+            calls = [f"{a}{', '.join([x, *given])})" for x in spelled for a in (f"m.{emitted.name}(", f"...m.{emitted.name}_gradients(1, ")]  # fmt: skip
+            text = f'import * as m from "./{emitted.name}.mjs";\nfor (const v of [{", ".join(calls)}]) console.log(Object.is(v, -0) ? "-0" : v);\n'
+            (tmp_path / "run.mjs").write_text(text)
+            command = "node run.mjs"
+        else:
+            spelled = [repr(x).replace("inf", "INFINITY").replace("nan", "NAN") for x in inputs]
+            into = ", ".join(f"into + {k}" for k in range(count))
+            lines = [
+                f'printf("%.17g\\n", stamm_{emitted.name}({", ".join([x, *given])}));'
+                f"stamm_{emitted.name}_gradients(1, {', '.join([x, *given])}, {into});"
+                f'for (int k = 0; k < {count}; ++k) printf("%.17g\\n", into[k]);'
+                for x in spelled
+            ]
+            body = f"double into[{count}]; {' '.join(lines)} return 0;"
+            text = f'#include "{emitted.name}.h"\n#include <stdio.h>\nint main(void) {{ {body} }}\n'
+            (tmp_path / "run.c").write_text(text)
+            command = "cc -std=c11 -O2 run.c -o run -lm && ./run"
+        ran = subprocess.run(
+            ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        printed = [float(line.replace("Infinity", "inf")) for line in ran.stdout.split()]
+        results = np.array(printed).reshape(len(inputs), count + 1)
+        assert agree(results, wanted, rtol=1e-12, atol=1e-300).all(), (name, results, wanted)
+        zero = wanted[:2, 0] == 0
+        assert np.array_equal(np.signbit(results[:2, 0][zero]), np.signbit(wanted[:2, 0][zero]))
+
+
+def test_products_do_not_overflow_before_they_are_divided() -> None:
+    """x*x/(1 - x) of xssslur2 in float32 at -1e30, where x*x is infinite."""
+    program = program_of(get("xssslur2"))
+    x = torch.tensor([-1e30])
+    graph = program.backward[torch.float32]
+    into = computed(graph, [torch.ones(1), x], list(program.parameters.values()))
+    slope = dict(zip(program.parameters, into[1:], strict=True))["alpha_n"]
+    assert slope.item() == pytest.approx(1e30, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_onnx_takes_x_of_any_shape_and_parameters_of_layers_and_neurons(tmp_path: Path) -> None:
+    emit("xielu", "onnx", out=tmp_path)
+    names = module_of(emit("xielu", "numpy").text)
+    session = onnxruntime.InferenceSession(tmp_path / "xielu.onnx")
+    for shape in ((), (5,), (2, 3), (2, 1, 3, 4), (0, 3)):
+        x = np.linspace(-3, 3, math.prod(shape), dtype=np.float32).reshape(shape)
+        weight = np.array(np.cos(x))
+        for axes in {(), shape[-1:]}:
+            alpha = np.full(axes, 0.7, np.float32)
+            y, *into = session.run(None, {"x": x, "weight": weight, "alpha_p": alpha})
+            true = names["xielu_gradients"](weight, x, 0.7)
+            np.testing.assert_allclose(y, names["xielu"](x, 0.7), rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(into[0], true[0], rtol=1e-6, atol=1e-7)
+            summed = true[1].reshape(-1, alpha.size).sum(0).reshape(alpha.shape)
+            assert y.shape == into[0].shape == shape and into[1].shape == alpha.shape
+            np.testing.assert_allclose(into[1], summed, rtol=1e-5, atol=1e-6)
+
+
+@needs_latex
+@pytest.mark.slow
+def test_latex_of_every_entry_and_of_hostile_texts_compiles(tmp_path: Path) -> None:
+    parameters = (
+        Parameter(name="a", initial=1e-7, bijection=Softplus()),
+        Parameter(name="b", initial=1.0, bijection=Between(low=-1.0, high=2.5)),
+        Parameter(name="c", initial=3.0, bijection=Absolute(above="-2")),
+        Parameter(name="d", initial=1.0, bijection=Identity()),
+    )
+    hostile = Spec(
+        name="hostile_x",
+        title="50% & $x$ \u2203 ^^M _ {",
+        pieces=(Piece(where="all x", formula="a*exp(-x**4/8) + b*tanh(c*x)*d"),),
+        parameters=parameters,
+        source="100% sure & ~^{ } # $ \u4e2d \u2014 \u00e9 et al. 2020, x_y",
+    )
+    names = [emit(spec, "latex", out=tmp_path).name for spec in (*ENTRIES, TABLE, hostile)]
+    text = emit(hostile, "latex").text
+    for expected in (
+        r"\frac{\partial f}{\partial a} &= \operatorname{table\_e2fa9a73}\left(x\right)",
+        r"\left(x\right) &= \int_{0}^{x} \exp\left(\frac{-t^{4}}{8}\right)\,\mathrm{d}t",
+        r"a &> 0, \quad \text{initially } 10^{-7}",
+        r"b &\in \left(-1.0, 2.5\right)",
+        r"c &\ge \left|-2\right|",
+        r"Source: 100\% sure \& \~{}\^{}\{ \} \# \$ ? --- \u00e9 et al. 2020, x\_y.",
+    ):
+        assert expected.replace(r"\u00e9", "\u00e9") in text, text
+    inputs = "".join(f"\\input{{{name}.tex}}\n" for name in names)
+    (tmp_path / "all.tex").write_text(
+        "\\documentclass{article}\\usepackage[T1]{fontenc}\\usepackage{amsmath}\n"
+        f"\\begin{{document}}{inputs}\\end{{document}}\n"
+    )
+    ran = subprocess.run(
+        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "all.tex"],
+        cwd=tmp_path, capture_output=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout[-3000:]
+
+
+def test_latex_has_gradients_domains_and_definitions() -> None:
+    text = emit("xielu", "latex").text
+    for row in (
+        r"\frac{\partial f}{\partial \alpha_{p}} &= \begin{cases} 0 & x \le 0 \\ x^{2} & x > 0 \end{cases}",
+        r"\alpha_{p} &> 0, \quad \text{initially } 0.8",
+        r"\alpha_{n} &> \beta",
+        r"\beta &= 0.5",
+        "Source: Huang and Schlag 2024",
+    ):
+        assert row in text
+    gated = emit("swiglu_oai", "latex").text
+    assert r"y &= f(\mathrm{gate})\,h(\mathrm{up})" in gated and r"\quad h(0) = 1" in gated
+    assert r"\sigma\left(x\right) &= \frac{1}{1 + \exp\left(-x\right)}" in gated
+    assert r"\text{surrogate of } f'(x)" in emit("helu", "latex").text
+    for spec in ENTRIES:
+        text = emit(spec, "latex").text
+        assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+        assert text.count(r"\left") == text.count(r"\right"), spec.name
 
 
 @pytest.mark.slow
@@ -372,13 +642,15 @@ def test_a_missing_function_is_computed_from_others() -> None:
         graph = Graph(dtype=torch.float64, inputs=1)
         made = graph.add(Node(name, (graph.add(Node("input")).place,)))
         graph.outputs = (made.place,)
-        result = computed(lowered(graph, known, "a test"), [at])
+        (result,) = computed(lowered(graph, known, "a test"), [at])
         torch.testing.assert_close(result, getattr(torch, name)(at), rtol=2e-14, atol=1e-300)
     with pytest.raises(ConfigError, match="a test has no function 'exp', which this activation"):
         lowered(program_of(get("swish")).forward[torch.float64], known - {"exp"}, "a test")
 
 
-def computed(graph: Graph, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+def computed(
+    graph: Graph, inputs: Sequence[torch.Tensor], parameters: Sequence[float] = ()
+) -> list[torch.Tensor]:
     values: dict[int, Any] = {}
     for index in graph.needed():
         node = graph.nodes[index]
@@ -386,12 +658,13 @@ def computed(graph: Graph, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         match node.name:
             case "input":
                 values[index] = inputs[int(node.number)]
+            case "parameter":
+                values[index] = torch.tensor(parameters[int(node.number)], dtype=graph.dtype)
             case "constant":
                 values[index] = torch.tensor(node.number, dtype=graph.dtype)
             case name:
                 values[index] = getattr(torch, name)(*taken)
-    result: torch.Tensor = values[graph.outputs[0]]
-    return result
+    return [values[place] for place in (*graph.outputs, *graph.sums)]
 
 
 def test_an_activation_of_ones_own_is_emitted_for_a_target_of_ones_own(

@@ -107,7 +107,9 @@ def _c_test(program: Program) -> str:
     given = ", ".join(f"given[{k}]" for k in range(count))
     single = ", ".join(f"(float)given[{k}]" for k in range(count))
     wide = ", ".join(f"(double)(float)given[{k}]" for k in range(count))
-    pointers, floats = (", ".join(f"&{a}[{k + 1}]" for k in range(count)) for a in ("results", "floats"))
+    pointers, floats = (
+        ", ".join(f"&{a}[{k + 1}]" for k in range(count)) for a in ("results", "floats")
+    )
     return (
         f'#include "{program.name}.h"\n#include <stdio.h>\n\n'
         f"static const double {rows}[][2][{count + 1}] = {{\n{numbers}}};\n\n"

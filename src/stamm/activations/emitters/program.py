@@ -93,16 +93,59 @@ def program_of(spec: Spec) -> Program:
 def scalar_graph(name: PassName, kernel: Kernel, fixed: Fixed, dtype: torch.dtype) -> Graph:
     """`graph_of`, for another language.
 
+    Edge     in float32 a*b/c is a*(b/c), so that a*b cannot overflow; the package's kernels compute
+             large numbers in float64
     Raises   ConfigError as `graph_of`, and for a table that each call makes for its parameters
+    Checked  tests/unit/activations/test_emission.py::test_products_do_not_overflow_before_they_are_divided
     """
     try:
-        return graph_of(name, kernel, fixed, dtype)
+        graph = graph_of(name, kernel, fixed, dtype)
+        return _divided_first(graph) if dtype == torch.float32 else graph
     except RunError:
         raise ConfigError(
             "the integral has no formula and depends on a trained parameter: its table is made in each"
             " call, which only stamm's own kernels do",
             fix="Make the parameter fixed, or state the integral with the piece",
         ) from None
+
+
+def _divided_first(graph: Graph) -> Graph:
+    """The graph with a*(b/c) for a*b/c where all three depend on the element."""
+    uniform = graph.uniform()
+
+    def replaced(made: Graph, node: Node, operands: list[Traced]) -> Traced | None:
+        top = graph.nodes[node.takes[0]] if node.name == "div" else node
+        if node.name != "div" or top.name != "mul" or {*top.takes, node.takes[1]} & uniform:
+            return None
+        first, second = (made_of[taken] for taken in top.takes)
+        return first * (second / operands[1])
+
+    made_of: dict[int, Traced] = {}
+    return _rewritten(graph, replaced, made_of)
+
+
+def _rewritten(
+    graph: Graph,
+    replaced: Callable[[Graph, Node, list[Traced]], Traced | None],
+    made_of: dict[int, Traced],
+) -> Graph:
+    """A copy of the graph in which `replaced` may have put other operations for some.
+
+    replaced   copy, node, operands in the copy -> what to put, or None: the node itself
+    made_of    is filled: the copy of each place
+    """
+    made = Graph(dtype=graph.dtype, inputs=graph.inputs)
+    for index in graph.needed():
+        node = graph.nodes[index]
+        operands = [made_of[taken] for taken in node.takes]
+        other = replaced(made, node, operands)
+        if other is None:
+            taken = tuple(operand.place for operand in operands)
+            other = made.add(Node(node.name, taken, node.number, node.row))
+        made_of[index] = other
+    made.outputs = tuple(made_of[index].place for index in graph.outputs)
+    made.sums = tuple(made_of[index].place for index in graph.sums)
+    return made
 
 
 def _names(spec: Spec) -> list[str]:
@@ -121,29 +164,24 @@ def lowered(graph: Graph, known: Collection[str], target: str) -> Graph:
 
     Raises   ConfigError for an operation that has no replacement
     """
-    while True:
-        made = Graph(dtype=graph.dtype, inputs=graph.inputs)
-        places: dict[int, Traced] = {}
-        replaced = False
-        for index in graph.needed():
-            node = graph.nodes[index]
-            operands = [places[taken] for taken in node.takes]
-            if node.name in ("input", "parameter", "constant") or node.name in known:
-                taken = tuple(operand.place for operand in operands)
-                places[index] = made.add(Node(node.name, taken, node.number, node.row))
-            elif node.name in _LOWERINGS:
-                places[index] = _LOWERINGS[node.name](made, *operands)
-                replaced = True
-            else:
-                raise ConfigError(
-                    f"{target} has no function {node.name!r}, which this activation needs",
-                    fix="Choose another target: `stamm emit --help` lists them",
-                )
-        made.outputs = tuple(places[index].place for index in graph.outputs)
-        made.sums = tuple(places[index].place for index in graph.sums)
-        if not replaced:
-            return made
-        graph = made
+    missing = True
+
+    def replaced(made: Graph, node: Node, operands: list[Traced]) -> Traced | None:
+        nonlocal missing
+        if node.name in ("input", "parameter", "constant") or node.name in known:
+            return None
+        if node.name not in _LOWERINGS:
+            raise ConfigError(
+                f"{target} has no function {node.name!r}, which this activation needs",
+                fix="Choose another target: `stamm emit --help` lists them",
+            )
+        missing = True
+        return _LOWERINGS[node.name](made, *operands)
+
+    while missing:
+        missing = False
+        graph = _rewritten(graph, replaced, {})
+    return graph
 
 
 def _op(graph: Graph, name: str, *operands: Traced | float) -> Traced:
