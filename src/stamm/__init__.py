@@ -7,6 +7,7 @@ The public interface for Python, imported on first use: `import stamm` loads no 
     sample, score                    completions of prompts; rewards of answers
     export, release, verify, report  write a model, a release, a page; check a release
     derive, emit, check              an activation from its gradient, in other languages; proofs and accuracy
+    like                 the known activations that a function equals, or is near
     open_run             read a run folder
     load, generate       a trained model with its tokenizer; greedy continuations
     recipes              the recipes, and `recipes.build("demo", "pretrain.sequences=96")`
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from stamm import activations, recipes
     from stamm.activations.conformance.verb import check
     from stamm.activations.emitters.verb import emit
+    from stamm.activations.equivalence.verb import like
     from stamm.activations.module import build_activation as activation
     from stamm.activations.spec import Spec
     from stamm.activations.verb import derive
@@ -84,6 +86,7 @@ __all__ = [
     "generate",
     "goldfish_mask",
     "ledger",
+    "like",
     "linear_cross_entropy",
     "load",
     "observe",
@@ -120,6 +123,7 @@ _MODULE_OF = {
     "generate": "models.generate:greedy",
     "goldfish_mask": "losses.goldfish:keep_mask",
     "ledger": "recipes.ledger",
+    "like": "activations.equivalence.verb",
     "linear_cross_entropy": "losses.linear_cross_entropy",
     "load": "recipes.load",
     "open_pack": "recipes.ledger",

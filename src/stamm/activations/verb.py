@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from stamm.activations import catalog, derived_folder
-from stamm.activations.catalog.registry import STORED, check_name_free, load_spec
+from stamm.activations.catalog.registry import check_name_free, load_spec, names_spec
 from stamm.activations.spec import Spec
 from stamm.activations.spec.command_line import (
     CONTINUITIES,
@@ -170,7 +170,7 @@ def _stated(
     things: Sequence[str], name: str | None, stated: Mapping[str, Any]
 ) -> tuple[Spec, str | None]:
     """The spec, and the name of the catalogue entry with the same definition."""
-    references = [word for word in things if _is_reference(word)]
+    references = [word for word in things if names_spec(word)]
     if references:
         given = [flag for flag, value in stated.items() if value is not None]
         if len(things) > 1 or given:
@@ -216,17 +216,6 @@ def _output_folder(out: str) -> Path:
             fix="Name a new folder",
         )
     return folder if Path(out).name == ".." else Path(out)
-
-
-def _is_reference(word: str) -> bool:
-    path = word.partition(":")[0]
-    named = any(word in (spec.name, *spec.aliases) for spec in catalog.ENTRIES)
-    return named or path.endswith(".py") or word.endswith(".json") or _has_spec(word)
-
-
-def _has_spec(word: str) -> bool:
-    # Path.is_file raises for a name that is longer than the file system allows, as a formula may be.
-    return os.path.isfile(os.path.join(word, STORED))  # noqa: PTH113, PTH118
 
 
 def _command(things: Sequence[str], words: Mapping[str, Any], declared: Sequence[str]) -> str:

@@ -49,6 +49,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--latex", action="store_true", help="print gradient and function as LaTeX")
     parser.add_argument("--bibtex", action="store_true", help="print the source as BibTeX")
+    parser.add_argument(
+        "--like",
+        action="store_true",
+        help="the known activations that an activation, or a function given as a formula, equals, is an affine"
+        " map of, or is near: 'sin(x)**2', or pieces 'x > 0: x**2' 'x <= 0: 0'",
+    )
+    parser.add_argument(
+        "--gradient", action="store_true", help="with --like: the formulas state the gradient"
+    )
+    parser.add_argument(
+        "--parameter",
+        type=text,
+        action="append",
+        metavar="NAME=INITIAL:HOW",
+        help="with --like: a shape parameter of the formulas, as for `stamm derive`",
+    )
 
 
 def spec_named(word: str) -> Spec | None:
@@ -131,6 +147,34 @@ def show_activation(word: str, spec: Spec, options: argparse.Namespace) -> int:
     for file in (options.plot, options.page):
         if file is not None:
             print(f"Written: {file}", file=sys.stderr)
+    return 0
+
+
+def show_like(options: argparse.Namespace) -> int:
+    """Print the known activations that a function is, or is near.
+
+    Raises   ConfigError as `stamm.like`, and for flags that print something else.
+    """
+    from stamm.activations.equivalence.verb import like
+
+    others = [f for f in ("plot", "page", "latex", "bibtex") if getattr(options, f)]
+    if others:
+        raise ConfigError(f"--{others[0]} cannot be combined with --like", fix="Omit one of them")
+    words = [options.name, *options.changes]
+    likeness = like(*words, gradient=options.gradient, parameter=options.parameter)
+    if options.json:
+        print_json(likeness.plain())
+        return 0
+    spec = likeness.spec
+    known = [("known as", finding.sentence(spec.name)) for finding in likeness.known]
+    print_pairs(
+        [
+            *(("gradient", f"{p.formula}   for {p.where}") for p in spec.pieces),
+            *(("jump", f"at {jump.at} by {jump.by}") for jump in spec.jumps),
+            *(known or [("known as", "no entry of the catalogue, nor an affine map of one")]),
+            *(("near", finding.sentence(spec.name)) for finding in likeness.nearest),
+        ]
+    )
     return 0
 
 

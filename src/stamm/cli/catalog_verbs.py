@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         parser.add_argument(
             "name",
             type=text,
-            help="an activation (or a file with a Spec), a recipe or a run folder",
+            help="an activation (or a file with a Spec), a recipe or a run folder; with --like also a formula",
         )
         parser.add_argument(
             "changes",
@@ -54,7 +54,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
             nargs="*",
             default=[],
             metavar="key=value",
-            help="changes to a recipe",
+            help="changes to a recipe; with --like more pieces of a function",
         )
         activation_show.arguments(parser)
     else:
@@ -145,6 +145,11 @@ def _run_row(path: Path) -> dict[str, Any]:
 
 def _show(options: argparse.Namespace) -> int:
     name = options.name
+    if options.like:
+        return activation_show.show_like(options)
+    for flag in ("gradient", "parameter"):
+        if getattr(options, flag):
+            raise ConfigError(f"--{flag} needs --like", fix=f"Add --like, or omit --{flag}")
     if name == "ledger" and not Path(name).exists():
         return show_ledger(options.changes, options.json)
     if activation_show.is_file(name, "manifest.json"):

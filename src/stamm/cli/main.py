@@ -50,7 +50,7 @@ VERBS: tuple[Verb, ...] = (
         "show one activation, recipe or run",
         (
             "stamm show xielu --plot xielu.svg --page xielu.html",
-            "stamm show runs/demo",
+            "stamm show --like 'sin(x)**2'",
             "stamm show ledger runs/demo url=https://opensource.guide/*",
         ),
     ),

@@ -166,7 +166,7 @@ EXTREMES = np.array(
      1e20, -1e20, 1e30, -1e30, 1e38, -1e38, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan],
     dtype=np.float32,
 )  # fmt: skip
-BELOW = 1.2e-38  # numbers that a library may take to be 0
+BELOW = 1.3e-38  # numbers that a library may take to be 0, or make so
 
 
 def agree(result: np.ndarray, true: np.ndarray, *, rtol: float, atol: float) -> np.ndarray:

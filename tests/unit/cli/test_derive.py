@@ -16,7 +16,7 @@ import pytest
 
 from stamm.activations import catalog, derived_folder
 from stamm.activations.catalog.registry import load_spec
-from stamm.activations.page.verb import _limited
+from stamm.activations.cpu_limit import cpu_limit
 from stamm.activations.spec import Piece, Spec
 from stamm.base.config import to_plain
 from stamm.base.files import sha256_file
@@ -498,7 +498,7 @@ def test_outside_the_main_thread_the_time_is_not_limited() -> None:
     """Only the main thread may set a handler for a signal."""
 
     def limited() -> int:
-        with _limited(catalog.get("relu"), 1):
+        with cpu_limit(1, ConfigError("too long")):
             return 7
 
     with ThreadPoolExecutor(1) as threads:

@@ -5,6 +5,7 @@ A model names one activation, so it loads one family; listing the catalogue load
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
@@ -115,6 +116,14 @@ def load_spec(text: str) -> Spec:
     if "/" in text:
         raise ConfigError(f"{text} does not exist", fix="`stamm derive` writes derived/NAME")
     return get(text)
+
+
+def names_spec(text: str) -> bool:
+    """Whether a word of the command line names a spec as `load_spec` takes it, rather than stating a formula."""
+    path = text.partition(":")[0]
+    # Path.is_file raises for a name that is longer than the file system allows, as a formula may be.
+    stored = os.path.isfile(os.path.join(text, STORED))  # noqa: PTH113, PTH118
+    return text in HOMES or path.endswith(".py") or text.endswith(".json") or stored
 
 
 def named_activation(value: str | Spec) -> str | Spec:

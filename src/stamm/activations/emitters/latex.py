@@ -83,7 +83,7 @@ def _definitions(texts: str, tables: Mapping[str, Any]) -> Iterator[tuple[str, s
     waiting, seen = _CALLED.findall(texts), {"absolute", "signum"}
     while waiting:
         name = waiting.pop(0)
-        if name in seen or name not in (known | tables):
+        if name in seen or not (name in known or name in tables):
             continue
         seen.add(name)
         arguments, start = "x", r"-\infty"

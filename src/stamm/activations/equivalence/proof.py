@@ -18,7 +18,7 @@ import mpmath
 from sympy import Expr, Symbol
 
 from stamm.activations.derivation.formulas import number, to_sympy
-from stamm.activations.derivation.primitives import X
+from stamm.activations.derivation.primitives import X, absolute, signum
 from stamm.activations.spec import Spec
 from stamm.activations.spec.expressions import parse
 
@@ -39,9 +39,13 @@ Numbers = Sequence[Any]
 
 @dataclass(frozen=True)
 class Symbolic:
-    """A spec's stated gradient as SymPy expressions: (low, high, formula) from left to right."""
+    """A spec's stated gradient as SymPy expressions: (low, high, formula) from left to right.
+
+    kinks   where the argument of a sign or an absolute value is 0, if it is linear in x
+    """
 
     pieces: tuple[tuple[Expr | None, Expr | None, Expr], ...]
+    kinks: tuple[Expr, ...]
     anchor: tuple[Expr, Expr]
     jumps: tuple[tuple[Expr, Expr], ...]
 
@@ -66,9 +70,16 @@ def symbolic(spec: Spec) -> Symbolic:
     pieces.sort(key=lambda p: -mpmath.inf if p[0] is None else number(p[0], values))
     return Symbolic(
         pieces=tuple(pieces),
+        kinks=tuple(dict.fromkeys(kink for _, _, formula in pieces for kink in _kinks(formula))),
         anchor=(read(spec.anchor[0]), read(spec.anchor[1])),
         jumps=tuple((read(jump.at), read(jump.by)) for jump in spec.jumps),
     )
+
+
+def _kinks(formula: Expr) -> list[Expr]:
+    arguments = [call.args[0] for call in formula.atoms(signum, absolute)]
+    lines = [(a.subs(X, 0), a.diff(X)) for a in arguments if not a.diff(X).has(X)]
+    return sorted((-height / slope for height, slope in lines if slope != 0), key=str)
 
 
 def _real(expression: Expr, values: Mapping[str, Any]) -> Any:
@@ -90,8 +101,9 @@ class Exact:
     values: Mapping[str, Any]
 
     def knots(self) -> list[Any]:
-        """The knots: where one piece ends and the next begins."""
-        ends = [high for _, high, _ in symbolic(self.spec).pieces]
+        """The knots: where one piece ends and the next begins, or a sign changes inside one."""
+        stated = symbolic(self.spec)
+        ends = [*(high for _, high, _ in stated.pieces), *stated.kinks]
         return [_real(end, self.values) for end in ends if end is not None]
 
     def slope(self, x: Any) -> Any:
@@ -271,6 +283,8 @@ def _refined(claim: AffineClaim, start: Numbers) -> list[Any]:
         trace = max(abs(normal[k, k]) for k in range(len(places)))
         for k in range(len(places)):
             normal[k, k] += trace * mpmath.mpf(10) ** -22
+        if not all(map(mpmath.isfinite, [*normal, *here])):
+            raise ArithmeticError("the gradients have no finite difference here")
         move = mpmath.lu_solve(normal, -(jacobian.T * mpmath.matrix(here)))
         for column, i in enumerate(places):
             numbers[i] += move[column]

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from stamm.activations import catalog, derived_folder
@@ -20,6 +15,7 @@ from stamm.activations.codegen.write import texts
 from stamm.activations.conformance.acceptance import accepted, accuracy_texts, check_formulas
 from stamm.activations.conformance.golden import write_golden as write_vectors
 from stamm.activations.conformance.judge import table_sentences
+from stamm.activations.cpu_limit import cpu_limit
 from stamm.activations.derivation.derive import derive as derive_formulas
 from stamm.activations.derivation.derive import exact_formulas
 from stamm.activations.derivation.formulas import refused_in_one_line
@@ -48,42 +44,6 @@ class _Stages:
         self._log(f"[{self._done}/{self.TOTAL}] {self._name}: {stage}")
 
 
-class _TimeUpError(BaseException):
-    """The CPU time is used up. Not an Exception: SymPy catches those and continues."""
-
-
-@contextmanager
-def _limited(spec: Spec, seconds: int) -> Iterator[None]:
-    """Ends the work inside after `seconds` of CPU time of this process.
-
-    Edge     outside the main thread, which alone can be sent a signal, nothing is limited
-    Raises   ConfigError that names the gradient and how to allow more.
-    """
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise _TimeUpError
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGPROF, stop)
-    # Again each 5 s: what is raised in a callback of C code is lost.
-    signal.setitimer(signal.ITIMER_PROF, seconds, 5.0)
-    try:
-        yield
-    except _TimeUpError:
-        stated = "; ".join(f"{piece.where}: {piece.formula}" for piece in spec.pieces)
-        raise ConfigError(
-            f"{visible(stated, 200)!r} was not derived in {seconds:,} s of CPU time, and nothing is written",
-            where=spec.where,
-            fix="State the gradient in another form, on two pieces, or with its known integral; "
-            f"or allow more time: --cpu-seconds {10 * seconds}",
-        ) from None
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
-        signal.signal(signal.SIGPROF, before)
-
-
 def derive_into(
     folder: Path, spec: Spec, known: str | None, command: str, seconds: int
 ) -> dict[str, Any]:
@@ -96,7 +56,14 @@ def derive_into(
     Raises    ConfigError for a gradient that cannot be derived, or not in that time
     """
     stages = _Stages(spec.name)
-    with _limited(spec, seconds), refused_in_one_line(spec, "derived"):
+    stated = "; ".join(f"{piece.where}: {piece.formula}" for piece in spec.pieces)
+    too_long = ConfigError(
+        f"{visible(stated, 200)!r} was not derived in {seconds:,} s of CPU time, and nothing is written",
+        where=spec.where,
+        fix="State the gradient in another form, on two pieces, or with its known integral; "
+        f"or allow more time: --cpu-seconds {10 * seconds}",
+    )
+    with cpu_limit(seconds, too_long), refused_in_one_line(spec, "derived"):
         stages.next("integrate the gradient")
         exact_formulas(spec)
         stages.next("find numerically stable forms")

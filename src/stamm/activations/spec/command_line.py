@@ -28,7 +28,7 @@ from stamm.activations.spec.parameters import (
 from stamm.base.errors import ConfigError, visible
 
 Continuity = Literal["continuous", "jump", "singular"]
-CONTINUITIES = ("continuous", "jump", "singular")
+CONTINUITIES: tuple[Continuity, ...] = ("continuous", "jump", "singular")
 SOURCE = "stated on the command line"
 EVERYWHERE = "all x"
 _PARAMETER = re.compile(r"\s*(?P<name>\w+)\s*=(?P<initial>[^:]*):(?P<kind>.*)", re.DOTALL)
@@ -71,7 +71,7 @@ def spec_from_arguments(
         raise ConfigError(
             f"{anchor!r} does not fix a value of the function", where="--anchor", fix="Write 0=1/2"
         )
-    _check_declared(stated, (start, height), declared)
+    check_declared(stated, (start, height), declared)
     spec = Spec(
         name=name or "activation",
         title=f"{name or 'An activation'}, stated on the command line",
@@ -174,9 +174,13 @@ def _number(text: str, word: str) -> float:
         ) from None
 
 
-def _check_declared(
+def check_declared(
     pieces: Sequence[Piece], anchor: Sequence[str], parameters: Sequence[Parameter]
 ) -> None:
+    """Check that each name in the formulas is x or a parameter.
+
+    Raises   ConfigError that names those which are not.
+    """
     texts = [text for p in pieces for text in (p.formula, p.integral) if text] + list(anchor)
     for piece in pieces:
         interval = parse_interval(piece.where)
