@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stamm.activations.spec import Gated
 from stamm.activations.spec.shipped import NAMES
 from stamm.base.errors import ExportError
 from stamm.models.config import DecoderConfig, Dense, GatedFFN
@@ -48,13 +47,6 @@ def hub_class(config: DecoderConfig) -> HubClass:
     spec = config.ffn.spec
     name = NAMES.get(spec.content_hash, spec.name)
     known = GATED_ACTS if gated else PLAIN_ACTS
-    if isinstance(spec.arity, Gated) and spec.arity.up is not None:
-        raise ExportError(
-            f"no class of transformers computes the activation {spec.name!r}, whose second input"
-            " is not multiplied as it is",
-            where="model.ffn.activation",
-            fix=f"It computes f(gate) * up, as in {', '.join(sorted(known))}",
-        )
     if not isinstance(config.ffn.linear, Dense):
         raise ExportError(
             f"no class of transformers has matrices of the form {type(config.ffn.linear).__name__}",

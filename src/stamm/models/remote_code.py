@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stamm.activations import primitives
 from stamm.activations.codegen.kernel_lookup import kernel_text
-from stamm.activations.spec import Spec
+from stamm.activations.spec import Gated, Spec
 from stamm.activations.spec.parameters import Absolute, Between, Exp, Fixed, Parameter, Softplus
 from stamm.version import VERSION
 
@@ -57,6 +57,18 @@ ACT2FN["{hidden_act}"] = Activation
 
 class {architecture}({base}):
     """{base} with this activation."""
+{height}'''
+_HEIGHT = '''
+    def __init__(self, config) -> None:
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.mlp.up_proj.register_forward_hook(self._height)
+
+    @staticmethod
+    def _height(projection, inputs, output: Tensor) -> Tensor:
+        """The second factor: h of the projection, computed in float32."""
+        wide = output if output.dtype == torch.float64 else output.float()
+        return up(wide, {constants!r})[0].to(output.dtype)
 '''
 
 
@@ -71,17 +83,22 @@ def remote_code(spec: Spec, *, hidden_act: str, base: str, architecture: str) ->
     raw = spec.raw_values({p.name: p.initial for p in spec.trainable})
     stored = [f"self.{name} = nn.Parameter(torch.full((1,), {raw[name]!r}))" for name in raw]
     effective = effective_lines(spec)
+    second = isinstance(spec.arity, Gated) and spec.arity.up is not None
+    wanted = ("Parameters", "value", *(["up"] if second else []))
+    # h has no trained parameter: their places hold numbers that it does not read.
+    constants = tuple(float(p.initial) for p in spec.parameters)
     return _TEMPLATE.format(
         title=spec.title,
         name=spec.name,
         version=VERSION,
         content_hash=spec.content_hash,
         base=base,
-        definitions="\n\n\n".join(definitions(kernel_text(spec), ("Parameters", "value"))),
+        definitions="\n\n\n".join(definitions(kernel_text(spec), wanted)),
         stored=_indented(stored),
         effective=_indented(effective),
         hidden_act=hidden_act,
         architecture=architecture,
+        height=_HEIGHT.format(constants=constants) if second else "",
     )
 
 
