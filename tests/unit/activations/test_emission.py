@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -683,6 +684,8 @@ def test_bad_requests_are_one_line(tmp_path: Path) -> None:
     assert "jax" in error.value.line()
     with pytest.raises(ConfigError, match=r"xielu\.onnx is not text"):
         _ = emit("xielu", "onnx").text
+    with pytest.raises(ConfigError, match="--out '' is empty"):
+        emit("relu", "c", out="")
     (tmp_path / "relu.h").write_text("mine")
     with pytest.raises(ConfigError, match=r"relu\.h exists and has other contents"):
         emit("relu", "c", out=tmp_path)
@@ -744,6 +747,14 @@ def test_the_head_says_what_the_gradients_are() -> None:
     assert "surrogate" not in emit("relu", "js").text
     text = emit("swiglu_oai", "js").text
     assert "// h'(x) = 1 where" in text and "h'(x)" not in emit("swiglu", "js").text
+
+
+def test_the_head_has_the_error_of_a_table() -> None:
+    line = r"// The integral of exp\(-x\*\*4/8\) from 0: a table of \d+ cells, within \S+ of \|F\| \+ \|x F'\|, or 1e-18\n"
+    assert re.search(line, emit(TABLE, "c").text)
+    assert "a table of" not in emit("gelu", "c").text
+    with pytest.raises(ConfigError, match="Triton has no function 'gather', which this activation"):
+        emit(TABLE, "triton")
 
 
 def test_a_table_of_a_trained_parameter_is_refused() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from stamm.activations.codegen.kernel_lookup import kernel_of
+from stamm.activations.codegen.kernel_lookup import kernel_of, kernel_text
 from stamm.activations.emitters.program import Program, lowered
 from stamm.activations.fused.graph import TRUTH, Graph
 from stamm.activations.spec import Gated
@@ -25,6 +25,10 @@ _CALLS = (
     "exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "tanh", "sinh", "cosh", "abs", "floor",
     "sign", "minimum", "maximum", "erf", "erfc", "asin", "atan", "asinh", "acosh", "atan2", "pow",
 )  # fmt: skip
+
+
+# As `codegen.formula` states a table and its error in a kernel.
+_TABLE = re.compile(r"# (The integral of .*: a table of \d+ cells),\n# (within .*?);")
 
 
 def calls(prefix: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -147,7 +151,7 @@ def statements(
 
 
 def head(program: Program, comment: str, target: str) -> str:
-    """Comments before a text: name, gradient, hash of the spec and source.
+    """Comments before a text: name, gradient, hash of the spec, errors of tables, and source.
 
     Edge   Python reads `coding:` in its first two lines as the encoding of the file, so there a blank
            is put before the colon.
@@ -164,6 +168,7 @@ def head(program: Program, comment: str, target: str) -> str:
             f"Gradients use a surrogate, not f'(x): {piece.formula} where {piece.where}"
             for piece in spec.surrogate
         ),
+        *(f"{table}, {error}" for table, error in _TABLE.findall(kernel_text(spec))),
         *([f"Source: {spec.source}"] if spec.source else []),
     ]
     if program.parameters:

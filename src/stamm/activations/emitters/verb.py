@@ -86,6 +86,8 @@ def emit(
     spec = name if isinstance(name, Spec) else load_spec(name)
     program = program_of(spec)
     files = _files(program, chosen, target)
+    if out == "":
+        raise ConfigError("--out '' is empty", fix="Omit the flag, or name a folder")
     folder = None if out is None else Path(out)
     if folder is not None:
         for file, content in files.items():
