@@ -121,6 +121,11 @@ def gguf_reasons(config: DecoderConfig, quantization: str = "F32") -> tuple[str,
             f"llama.cpp has no architecture with the activation {activation_name(config)!r} {norm}"
             f" qk_norm{' and with qkv_bias' * config.qkv_bias}: it has xielu with qk_norm (apertus), relu2"
             " without (arcee), swiglu with qk_norm (qwen3), without (llama), and without, with qkv_bias (qwen2)"
+            + (
+                ""
+                if onnx_reasons(config)
+                else ". target=onnx holds this model, in operators of opset 18"
+            )
         )
     if architecture in ("qwen2", "qwen3") and not isinstance(config.rope, PlainRope):
         reasons.append(
