@@ -59,6 +59,6 @@ def test_mlx_lm_reads_no_name_of_an_activation(inputs: dict[str, Path], tmp_path
     decoder = decoder_of(replace(SMALL, ffn=GatedFFN(width=64, activation="geglu"), qk_norm=False))
     write_folder(tmp_path, decoder, inputs["tokenizer"] / "tokenizer.json")
     model, _ = load_model(tmp_path)
-    tokens = torch.tensor(random_tokens(SMALL.vocab_size, 1, 20, seed=1))
+    tokens = torch.stack(random_tokens(SMALL.vocab_size, 1, 20, seed=1))
     logits = torch.from_numpy(np.array(model(mx.array(tokens.numpy()))))
     assert (logits - decoder(tokens)).abs().max() > 1e-2
