@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from stamm.activations import catalog, derived_folder
+from stamm.activations import derived_folder
 from stamm.activations.catalog.registry import load_spec
 from stamm.activations.cpu_limit import cpu_limit
 from stamm.activations.spec import Piece, Spec
 from stamm.base.config import to_plain
+from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_file
 from stamm.cli.activation_show import spec_named
 from stamm.cli.main import main

@@ -51,9 +51,6 @@ class Program:
     inputs      names of the inputs: x; or gate and up
     parameters  names of the trainable parameters, with _ behind those that a text uses otherwise, and
                 their effective values at the start. The others are constants of the text
-    forward     by computing dtype: inputs, parameters -> f(x), or f(gate) h(up)
-    backward    by computing dtype: weight, inputs, parameters -> the gradient in each input (outputs)
-                and in each parameter (sums), of this element alone
     """
 
     spec: Spec
@@ -63,14 +60,23 @@ class Program:
 
     @cached_property
     def forward(self) -> Mapping[torch.dtype, Graph]:
+        """The graph by computing dtype: inputs, parameters -> f(x), or f(gate) h(up).
+
+        Raises   ConfigError as `scalar_graph`, and when the spec cannot be integrated
+        """
         return self._graphs("forward", "gated_forward")
 
     @cached_property
     def backward(self) -> Mapping[torch.dtype, Graph]:
+        """The graph by computing dtype: weight, inputs, parameters -> the gradient in each input.
+
+        The gradients of this element alone in each parameter are its `sums`.
+
+        Raises   ConfigError as `forward`
+        """
         return self._graphs("backward", "gated_backward")
 
     def _graphs(self, plain: PassName, gated: PassName) -> dict[torch.dtype, Graph]:
-        """Raises ConfigError as `scalar_graph`, and when the spec cannot be integrated."""
         kernel = kernel_of(self.spec)
         name = gated if isinstance(self.spec.arity, Gated) else plain
         fixed = tuple(None if p.trainable else p.initial for p in self.spec.parameters)

@@ -95,9 +95,9 @@ def spec_of_function(pieces: Sequence[str], parameters: Sequence[str] = ()) -> S
     differences = np.abs(values_of(spec, POINTS, values) - curve)
     wrong = ~(differences <= (_ROUGHLY if bent else _DIFFERENT) * (1 + np.abs(curve)))
     if wrong.any():
-        place = POINTS[wrong][np.abs(POINTS[wrong]).argmin()]
+        point = POINTS[wrong][np.abs(POINTS[wrong]).argmin()]
         raise ConfigError(
-            f"{shown!r} is not the integral of its derivative at x = {place:.4g}: it jumps, has a pole or no"
+            f"{shown!r} is not the integral of its derivative at x = {point:.4g}: it jumps, has a pole or no"
             " value inside a piece, or grows too fast",
             where=where,
             fix="Write pieces that end there, as in 'x > 0: 1' 'x <= 0: -1'",
@@ -161,12 +161,12 @@ def _check_signs(parts: Sequence[_Part], values: Mapping[str, float], shown: str
                 heights = evaluate_array(argument, {**values, VARIABLE: inside}) + 0.0 * inside
             passed = np.flatnonzero(np.diff(np.sign(heights)) != 0)
             for index in sorted(passed, key=lambda k: abs(inside[k])):
-                place = _root(argument, values, *inside[index : index + 2].tolist())
-                at = {**values, VARIABLE: place}
+                point = _root(argument, values, *inside[index : index + 2].tolist())
+                at = {**values, VARIABLE: point}
                 left, right = (one_sided(part.tree, at, side) for side in (-1.0, 1.0))
                 if abs(right - left) > 1e-6 * (1 + abs(left) + abs(right)):
                     raise ConfigError(
-                        f"{shown!r} jumps at x = {place:.6g}, inside the piece {part.where!r}",
+                        f"{shown!r} jumps at x = {point:.6g}, inside the piece {part.where!r}",
                         where="the function",
                         fix="Write pieces that end there, as in 'x > 0: 1' 'x <= 0: -1'",
                     )
@@ -200,12 +200,12 @@ def _curve(
     return curve
 
 
-def _at(part: _Part, place: str) -> str:
-    """The formula of a part at a place, as text."""
+def _at(part: _Part, point: str) -> str:
+    """The formula of a part at a point, as text."""
 
     class Placed(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
-            return parse(place) if node.id == VARIABLE else node
+            return parse(point) if node.id == VARIABLE else node
 
     return ast.unparse(Placed().visit(copy.deepcopy(part.tree)))
 
@@ -219,12 +219,12 @@ def _value(formula: str | ast.expr, values: Mapping[str, float]) -> float:
 
 
 def _anchor(parts: Sequence[_Part], values: Mapping[str, float], shown: str) -> tuple[str, str]:
-    for place in _ANCHORS:
-        x = _value(place, values)
+    for point in _ANCHORS:
+        x = _value(point, values)
         for part in parts:
-            height = _at(part, place)
+            height = _at(part, point)
             if part.low < x < part.high and math.isfinite(_value(height, values)):
-                return place, height
+                return point, height
     for part in parts:  # every one of these places is a knot
         inner = [x for x in POINTS.tolist() if part.low < x < part.high]
         for x in inner[:: max(1, len(inner) // 4)]:

@@ -19,7 +19,7 @@ from stamm.activations.spec.command_line import CONTINUITIES, spec_from_argument
 from stamm.base.errors import ConfigError, visible
 
 CPU_SECONDS = 120
-_FARTHEST = 1.0  # of a known function that says nothing about this one
+_FARTHEST = 1.0  # distance at which a known function explains nothing of this one
 
 
 @dataclass(frozen=True, kw_only=True)
