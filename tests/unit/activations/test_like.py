@@ -14,6 +14,7 @@ from stamm.activations import catalog
 from stamm.activations.equivalence.compare import Affine, rediscover
 from stamm.activations.equivalence.curves import POINTS, values_of
 from stamm.activations.equivalence.function_spec import spec_of_function
+from stamm.activations.equivalence.verb import _spec
 from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError
@@ -76,9 +77,17 @@ def test_a_gradient_a_name_a_file_and_a_folder_are_compared(tmp_path: Path) -> N
     assert ("modulus", shifted) in [(finding.name, finding.map) for finding in bent.known]
     write_json(tmp_path / "spec.json", to_plain(catalog.get("square")))
     (tmp_path / "mine.py").write_text("from stamm.activations.catalog import get\nMINE = get('square')\n")  # fmt: skip
-    for thing in ("square", str(tmp_path), f"{tmp_path}/spec.json", f"{tmp_path}/mine.py:MINE", catalog.get("square")):  # fmt: skip
-        first = stamm.like(thing).known[0]
-        assert (first.name, first.kind) == ("square", "same spec")
+    things = (
+        "square",
+        str(tmp_path),
+        f"{tmp_path}/spec.json",
+        f"{tmp_path}/mine.py:MINE",
+        catalog.get("square"),
+    )
+    for thing in things:
+        assert _spec([thing], False, []).content_hash == catalog.get("square").content_hash
+    first = stamm.like("identity").known[0]
+    assert (first.name, first.kind) == ("identity", "same spec")
 
 
 def test_parameters_are_trained_ones_of_the_new_function() -> None:
