@@ -19,6 +19,7 @@ class ArmOverrides:
     schedule      a comparison chooses its peak by tuning
     goldfish      Goldfish loss mask, where the recipe trains on every token or by another mask
     structured    use and training of structured matrices; of `ffn.linear`
+    init_std      standard deviation of every matrix at the start
     length        share of the tokens of the other arms, to see whether it needs no more; in a
                   comparison with EqualParameters
     """
@@ -28,6 +29,7 @@ class ArmOverrides:
     goldfish: Goldfish | None = None
     qk_norm: bool | None = None
     structured: Structured | None = None
+    init_std: float | None = None
     length: float | None = None
 
     def __post_init__(self) -> None:
@@ -55,6 +57,8 @@ class Arm:
         model, given = replace(base, ffn=self.ffn), self.overrides
         if given.qk_norm is not None:
             model = replace(model, qk_norm=given.qk_norm)
+        if given.init_std is not None:
+            model = replace(model, init_std=given.init_std)
         return model if given.structured is None else replace(model, structured=given.structured)
 
     def pretrain_of(self, base: PretrainConfig) -> PretrainConfig:
