@@ -82,8 +82,8 @@ def difference_figure(compared: Compared, judgement: Judgement) -> Figure | None
         title=f"Held-out loss against {legend_name(compared.baseline)}",
         caption=(
             "A dot is the mean over seeds of the difference to the baseline of the same seed, the "
-            "strokes are the seeds, a line is the interval, widened as Holm's correction asks. A "
-            "filled dot is a difference that is shown: its line excludes 0."
+            "strokes are the seeds, a line is the interval; all of them together hold the truth with the "
+            "confidence of the comparison. A filled dot is a difference that is shown."
         ),
         alt="; ".join(
             f"{line.name}: {signed(difference.interval.mean, 4)}, interval {span(difference.interval, signs=True)}"

@@ -341,9 +341,15 @@ def _lead(line: ArmLine, base: ArmLine) -> str:
     at = ""
     if base.parameters is not None and base.tokens is not None:
         at = f" at {count_text(base.parameters)} parameters and {count_text(base.tokens)} tokens"
+    holds_0 = (
+        "; the interval, which holds together with those of all arms, has 0 in it"
+        if ends.low <= 0 <= ends.high
+        else ""
+    )
     return (
         f"{subject} is {side} than {reference} by {fixed(abs(ends.mean), 3)} ± {fixed(half, 3)} bits "
-        f"per byte{at} ({_p_text(difference.adjusted)}){_tokens_text(reference, line.log_tokens)}."
+        f"per byte{at} ({_p_text(difference.adjusted)}{holds_0})"
+        f"{_tokens_text(reference, line.log_tokens)}."
     )
 
 
