@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 import re
 import xml.etree.ElementTree as ElementTree
@@ -108,7 +110,11 @@ def full() -> str:
 
 def test_a_page_stands_alone(full: str) -> None:
     reader = _read(full)
-    assert not {"script", "link", "img", "iframe", "object", "form", "base"} & set(reader.tags)
+    assert not {"link", "img", "iframe", "object", "form", "base"} & set(reader.tags)
+    (script,) = re.findall(r'<script type="module">(.*?)</script>', full, re.DOTALL)
+    assert reader.tags.count("script") == 1
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src &#39;sha256-{digest}&#39;" in full
     assert all(link.startswith("#") for link in reader.links)
     assert {link[1:] for link in reader.links} <= set(reader.ids)
     assert len(reader.ids) == len(set(reader.ids))
