@@ -5,10 +5,10 @@ Formulas come from stamm: functions from emitted kernels, rules of integration f
 
 from __future__ import annotations
 
-import keyword
-import math
 import base64
 import hashlib
+import keyword
+import math
 import shutil
 import subprocess
 import tarfile

@@ -17,7 +17,7 @@
     softplus: [0.05, 5], exp: [0.05, 5], absolute: [0, 5], "between(0,1)": [0.02, 0.98],
     "between(-1,1)": [-0.98, 0.98], identity: [-4, 4], fixed: [-4, 4],
   };
-  let pieces = [], knots = [], parameters = {}, limits = [];
+  let pieces = [], knots = [], parameters = Object.create(null), limits = [];
 
   // The ends of a slider; "softplus>b" stays above the value of b.
   function range(how) {
@@ -188,7 +188,8 @@
       const gradient = x => gradients[pieceAt(x)](x);
       const reach = Math.max(4, ...knots.map(knot => Math.abs(knot) + 1)), x = [-reach, reach];
       for (let n = 1; n < 400; n++) {
-        const at = x[0] + (x[1] - x[0]) * (n + 0.25) / 400;
+        const at = x[0] + (x[1] - x[0]) * (n + 0.25) / 400, grid = x[0] + (x[1] - x[0]) * n / 400;
+        if (Math.abs(gradient(grid)) === Infinity) throw new Error(`Piece ${pieceAt(grid) + 1} has a pole at x = ${shown(grid)}.`);
         if (!Number.isFinite(gradient(at))) throw new Error(`Piece ${pieceAt(at) + 1} has no finite value at x = ${shown(at)}.`);
       }
       const command = line(names, continuity(trees, parts, values));
@@ -213,7 +214,8 @@
 
   function load(example) {
     ({pieces: [...pieces], knots: [...knots]} = {pieces: example.pieces, knots: example.knots});
-    parameters = Object.fromEntries(example.parameters.map(({name, value, how}) => [name, {value, how}]));
+    parameters = Object.create(null);  // a parameter may be called "constructor"
+    for (const {name, value, how} of example.parameters) parameters[name] = {value, how};
     find("start").value = example.start;
     find("parameters").dataset.names = "";
     rows();
