@@ -240,18 +240,19 @@ def _wgsl(program: Program) -> str:
     )
 
 
+JAVASCRIPT = EmissionTarget(
+    name="js",
+    ending=".mjs",
+    comment="//",
+    write=_javascript,
+    test=_javascript_test,
+    test_ending="_test.mjs",
+)
 TARGETS = (
     EmissionTarget(
         name="c", ending=".h", comment="//", write=_c, test=_c_test, test_ending="_test.c"
     ),
-    EmissionTarget(
-        name="js",
-        ending=".mjs",
-        comment="//",
-        write=_javascript,
-        test=_javascript_test,
-        test_ending="_test.mjs",
-    ),
+    JAVASCRIPT,
     EmissionTarget(name="wgsl", ending=".wgsl", comment="//", write=_wgsl),
     EmissionTarget(name="metal", ending=".metal", comment="//", write=_metal),
     EmissionTarget(name="cuda", ending=".cuh", comment="//", write=_cuda),

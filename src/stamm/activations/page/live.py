@@ -10,8 +10,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stamm.activations.emitters.c_like import JAVASCRIPT
 from stamm.activations.emitters.program import Program, program_of
-from stamm.activations.emitters.verb import TARGETS
 from stamm.activations.page.figures import DOUBLE_PRIME, PRIME, figure_ends
 from stamm.activations.spec import Gated, Spec
 from stamm.activations.spec.parameters import (
@@ -40,9 +40,9 @@ class LiveFigure:
 
 
 def live_parts(spec: Spec) -> dict[str, Any]:
-    """What the template of an activation's page takes: `live` and `script`, or `live_refused`.
+    """Values of the page's template: `live`, `script` and `policy`; or `live_refused`, the reason why there are none.
 
-    A spec that has no JavaScript keeps its static figures, and the page says why.
+    A spec without JavaScript keeps its static figures.
 
     Checked   tests/docs/test_playground.py
     """
@@ -75,7 +75,7 @@ def emitted_functions(program: Program) -> str:
 
     Raises   ConfigError where the language lacks a function
     """
-    module = TARGETS["js"].write(program)
+    module = JAVASCRIPT.write(program)
     assert isinstance(module, str)
     body, name = re.sub(r"^export ", "", module, flags=re.MULTILINE), program.name
     functions = f"value: {name}, gradients: {name}_gradients, curvature: {name}_curvature"
@@ -83,7 +83,7 @@ def emitted_functions(program: Program) -> str:
 
 
 def script_json(data: Any) -> str:
-    """JSON that may stand in a script element."""
+    """JSON with the characters escaped that could end a script element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028")
 
