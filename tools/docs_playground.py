@@ -97,6 +97,7 @@ def compose_page() -> str:
         "rules": [[gradient, integral_text(gradient)] for gradient in RULES],
         "terms": TERMS,
         "examples": [_example(catalog.get(name)) for name in EXAMPLES],
+        "taken": sorted({n for spec in catalog.ENTRIES for n in (spec.name, *spec.aliases)}),
         "reserved": sorted({*keyword.kwlist, *FUNCTIONS, *CONSTANTS, *WORDS, "x"}),
     }
     text = "\n".join(

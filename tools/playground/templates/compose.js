@@ -163,6 +163,7 @@
   function line(names, kind) {
     const name = find("name").value, start = Number(find("start").value), gate = find("gate").value;
     if (!/^[a-z][a-z0-9_]{0,40}$/.test(name) || $page.reserved.includes(name)) throw new Error("The name is of small letters, digits and _, and begins with a letter.");
+    if ($page.taken.includes(name)) throw new Error(`The catalogue has an activation called ${name}: choose another name.`);
     if (find("start").value === "" || !Number.isFinite(start)) throw new Error("f(0) is a number.");
     const words = pieces.map((formula, n) => `${interval(n)}: ${formula.trim().replace(/\s+/g, " ")}`);
     for (const parameter of names) words.push("--parameter", `${parameter}=${parameters[parameter].value}:${parameters[parameter].how}`);

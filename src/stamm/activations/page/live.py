@@ -92,7 +92,7 @@ def _texts(spec: Spec, names: list[str]) -> LiveFigure:
     fixed = ", ".join(p.constraint for p in spec.parameters if not p.trainable)
     drawn = "A slider moves the curves, over the range in which its parameter is tested"
     if not spec.trainable:
-        drawn = "Nothing is trained, so the only slider moves the line at which the curves are read"
+        drawn = "Nothing is trained: what moves is the input"
     second = (
         f"{names[1]} is the declared surrogate, which the backward pass uses, and {names[2]} its derivative"
         if spec.surrogate

@@ -48,10 +48,12 @@
     sliders.push(slider(controls, "up, the second input", {id: "live-up", min: -4, max: 4, step: 0.1, value: up}, shown, value => { up = value; draw(); }));
   const ends = {id: "live-x", min: $live.x[0], max: $live.x[1], step: 0.05, value: x};
   sliders.push(slider(controls, "x, read at the line", ends, shown, value => { x = value; draw(); }));
-  const reset = element(controls, "button", {type: "button"}, "Initial values");
-  reset.addEventListener("click", () => {
-    $live.parameters.forEach((parameter, n) => { chosen[n] = parameter.start; sliders[n].input.value = parameter.start; });
-    draw();
-  });
+  if (chosen.length) {
+    const reset = element(controls, "button", {type: "button"}, "Initial values");
+    reset.addEventListener("click", () => {
+      $live.parameters.forEach((parameter, n) => { chosen[n] = parameter.start; sliders[n].input.value = parameter.start; });
+      draw();
+    });
+  }
   draw();
 }
