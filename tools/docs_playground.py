@@ -161,9 +161,9 @@ def exported_model(arm: Path) -> Path:
     folder = arm / "export" / "onnx"
     missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
     if missing:
-        train = "" if arm.is_dir() else "make demo && "
+        train = "" if arm.is_dir() else "Train it first (`make demo` trains those of runs/demo). "
         raise ConfigError(
-            f"{folder} has no {missing[0]}", fix=f"Run: {train}stamm export {arm} target=onnx"
+            f"{folder} has no {missing[0]}", fix=f"{train}Run: stamm export {arm} target=onnx"
         )
     return folder
 

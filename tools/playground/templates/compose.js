@@ -42,13 +42,13 @@
       const input = element(row, "input", {id: `piece-${n}`, type: "text", spellcheck: "false", autocomplete: "off", maxlength: LONGEST});
       input.value = formula;
       input.addEventListener("input", () => { pieces[n] = input.value; refresh(); });
-      const terms = element(row, "select", {"aria-label": `Add a term to piece ${n + 1}`});
-      for (const term of ["add a term", ...$page.terms]) element(terms, "option", {}, term);
-      terms.addEventListener("change", () => {
+      const terms = element(row, "select", {"aria-label": `Term for piece ${n + 1}`});
+      for (const term of $page.terms) element(terms, "option", {}, term);
+      const more = element(row, "button", {type: "button", "aria-label": `Add the term to piece ${n + 1}`}, "Add");
+      more.addEventListener("click", () => {
         pieces[n] = ["", "0"].includes(pieces[n].trim()) ? terms.value : `${pieces[n].trim()} + ${terms.value}`;
-        rows();
+        input.value = pieces[n];
         refresh();
-        find(`piece-${n}`).focus();
       });
       if (n === knots.length) return;
       const line = element(box, "div", {class: "knot"});
@@ -218,7 +218,7 @@
     parameters = Object.create(null);  // a parameter may be called "constructor"
     for (const {name, value, how} of example.parameters) parameters[name] = {value, how};
     find("start").value = example.start;
-    find("parameters").dataset.names = "";
+    find("parameters").dataset.names = "of another example";
     rows();
     refresh();
   }
