@@ -9,12 +9,11 @@
 
   // A stop is the distance from the bound, and the stored number.
   function refresh() {
-    const values = {};
     const value = parameter => {
       const bound = typeof parameter.bound === "string"
         ? value($live.parameters.find(other => other.name === parameter.bound)) : parameter.bound;
       const offset = parameter.stops[chosen[$live.parameters.indexOf(parameter)]][0];
-      return values[parameter.name] = (parameter.absolute ? Math.abs(bound) : bound) + offset;
+      return (parameter.absolute ? Math.abs(bound) : bound) + offset;
     };
     effective = $live.parameters.map(value);
   }
