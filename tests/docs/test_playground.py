@@ -58,14 +58,14 @@ HOSTILE = (
     "alert(1)", "x; alert(1)", "(() => 1)()", "constructor(1)", "__proto__", "x.constructor", "`x`",
     "x['y']", "exp", "x = 1", "'; rm -rf / #", "<img src=x onerror=alert(1)>", "$(id)", "x\n&& y",
     "exp(x", "2x", "x x", "", "   ", "é", "01", "(" * 99 + "x" + ")" * 99, "-" * 99 + "x", "x" * 2001,
-    "valueOf(x)", "toString(1)", "hasOwnProperty(x)", "exp()", "1e", "..5", "x^2",
+    "valueOf(x)", "toString(1)", "hasOwnProperty(x)", "exp()", "1e", "..5", "x^2", "x" + " + x" * 100, "x**65", "x**-65",
 )  # fmt: skip
 FORMULAS = (
     "1", "x", "-x**2", "2**-x", "x**3/3 - x/2 - 1", "2*a*x + b", "a - b - x", "a/b/x", "a/(b*x)",
     "exp(-x**2)", "logistic(x)*logistic(-x)", "tanh(0.5*x) - atan(x)", "softplus(a*x)/b", "erf(x)",
     "x*normal_pdf(x) + normal_cdf(x)", "cauchy_cdf(x)*cauchy_pdf(x)", "sqrt(x**2 + 1)", "+x - -x",
     "gompertz(x) - gompertz_pdf(x)", "sign(x)*abs(x)", "log1p(x**2)", "asinh(x)", "1.5e-3*x", ".5*x",
-    "2**3**0.5", "-2**2", "(-2)**2", "pi*x", "cosh(x) - sinh(x)", "asin(tanh(x))", "expm1(x)",
+    "2**3**0.5", "-2**2", "(-2)**2", "pi*x", "cosh(x) - sinh(x)", "asin(tanh(x))", "expm1(x)", "x" + "*x" * 99, "x**64/2**60",
 )  # fmt: skip
 
 

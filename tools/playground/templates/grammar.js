@@ -1,7 +1,7 @@
 // The formula language of stamm, as far as a page reads it. A text becomes a tree, and a tree a
 // chain of closures: nothing that is typed is ever run as a program.
 
-const LONGEST = 2000, DEEPEST = 60;
+const LONGEST = 2000, DEEPEST = 60, MOST_TERMS = 100, LARGEST_EXPONENT = 64;  // those of stamm
 const TOKEN = /\s*(?:((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|([A-Za-z_][A-Za-z0-9_]*)|(\*\*|[-+*/()]))/y;
 
 // The tree of a formula: {kind, ...}. `functions` maps the names that may be called to what computes
@@ -21,9 +21,10 @@ function parse(text, functions) {
 
   function flat(operand, signs) {
     let tree = operand();
-    for (;;) {
+    for (let terms = 2; ; terms++) {
       const sign = signs.find(next);
       if (!sign) return tree;
+      if (terms > MOST_TERMS) throw new Error(`more than ${MOST_TERMS} terms or factors in a row`);
       tree = {kind: sign, a: tree, b: operand()};
     }
   }
@@ -42,7 +43,10 @@ function parse(text, functions) {
   }
   function power() {
     const base = atom();
-    return next("**") ? {kind: "**", a: base, b: signed()} : base;
+    if (!next("**")) return base;
+    const exponent = signed();
+    if (Number(exponent.text ?? exponent.a?.text) > LARGEST_EXPONENT) throw new Error(`an exponent above ${LARGEST_EXPONENT}`);
+    return {kind: "**", a: base, b: exponent};
   }
   function atom() {
     const token = tokens[place++];
