@@ -53,6 +53,8 @@ class Program:
     forward     by computing dtype: inputs, parameters -> f(x), or f(gate) h(up)
     backward    by computing dtype: weight, inputs, parameters -> the gradient in each input (outputs)
                 and in each parameter (sums), of this element alone
+    curvature   in float64: inputs, parameters -> f''(x), or f''(gate) h(up); with a surrogate of f',
+                the derivative of that
     """
 
     spec: Spec
@@ -61,6 +63,7 @@ class Program:
     parameters: Mapping[str, float]
     forward: Mapping[torch.dtype, Graph]
     backward: Mapping[torch.dtype, Graph]
+    curvature: Graph
 
 
 def program_of(spec: Spec) -> Program:
@@ -86,6 +89,9 @@ def program_of(spec: Spec) -> Program:
             d: scalar_graph("gated_backward" if gated else "backward", kernel, fixed, d)
             for d in dtypes
         },
+        curvature=scalar_graph(
+            "gated_curvature" if gated else "curvature", kernel, fixed, torch.float64
+        ),
     )
 
 
