@@ -18,7 +18,7 @@ from stamm.version import VERSION
 
 MODULE = "modeling_stamm"
 _NAMESPACES = ("primitives", "coefficients")  # modules whose functions the text contains instead
-_TEMPLATE = '''"""{title}
+_ACTIVATION = '''"""{title}
 
 Activation {name!r} of this model, written by stamm {version}; content hash of its spec:
 {content_hash}.
@@ -30,16 +30,70 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import {base}
-from transformers.activations import ACT2FN
+{imports}
 
 {definitions}
 
 
-class Activation(nn.Module):
-    """f(x), computed in float32. Trainable parameters are stored before their bijection."""
+def _wide(x: Tensor) -> Tensor:
+    """x one width up: 16 bits in float32, others in float64 where the device has it."""
+    double = x.dtype in (torch.float32, torch.float64) and x.device.type != "mps"
+    return x.double() if double else x.float()
 
-    def __init__(self) -> None:
+
+def _places(trained, x: Tensor) -> Parameters:
+    """All parameters in the order of the formula: trained ones, and constants."""
+    trained = iter([p.reshape(()) if p.numel() == 1 else p.to(x.dtype) for p in trained])
+    return tuple(next(trained) if c is None else c for c in {constants})
+
+
+def _computed(x: Tensor, trained) -> Tensor:
+    wide = _wide(x)
+    return value(wide, _places(trained, wide)).to(x.dtype)
+
+
+def _summed(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """The sum over the elements that a parameter has shaped."""
+    if parameter.numel() == 1:
+        total = gradient.sum(dtype=gradient.dtype if gradient.device.type == "mps" else torch.float64)
+        return total.to(parameter.dtype).reshape(parameter.shape)
+    return gradient.reshape(-1, parameter.numel()).sum(0).to(parameter.dtype)
+
+
+class _Function(torch.autograd.Function):
+    """f(x) with its derived slopes; of the forward pass it keeps x alone."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, *trained):
+        return _computed(x, trained)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, *trained = ctx.saved_tensors
+        wide, weight = _wide(x), _wide(gradient)
+        into, *by_parameter = slopes(wide, _places(trained, wide))
+        sums = [_summed(weight * s, p) for s, p in zip(by_parameter, trained)]
+        return ((weight * into).to(x.dtype), *sums)
+
+
+class Activation(nn.Module):
+    """f(x), computed one width up and rounded once.
+
+    Trainable parameters are stored before their bijection: one number, or one for each neuron (the
+    last axis of x). They stay float32 when the model is cast to 16 bits, where a step of an optimizer
+    would be lost.
+    """
+
+    _content_hash = "{content_hash}"
+    _trained = {trained}
+
+    def __init__(self, neurons: int = 1) -> None:
         super().__init__()
 {stored}
 
@@ -48,9 +102,20 @@ class Activation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """f of every element."""
-        wide = x if x.dtype == torch.float64 else x.float()
-        return value(wide, self._effective()).to(x.dtype)
+        trained = [p for p in self._effective() if isinstance(p, Tensor)]
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *trained)):
+            return _Function.apply(x, *trained)
+        return _computed(x, trained)
 
+    def _apply(self, fn, recurse=True):
+        def kept(tensor):
+            moved = fn(tensor)
+            short = moved.dtype in (torch.float16, torch.bfloat16)
+            return tensor.to(moved.device) if short else moved
+
+        return super()._apply(kept, recurse)
+'''
+_EXPORTED = '''
 
 ACT2FN["{hidden_act}"] = Activation
 
@@ -58,48 +123,110 @@ ACT2FN["{hidden_act}"] = Activation
 class {architecture}({base}):
     """{base} with this activation."""
 '''
+_SWAPPED = '''
+
+def install(model: nn.Module, settings: dict) -> None:
+    """Put an Activation at every place of the settings; the model keeps the functions of before."""
+    before = {{}}
+    for place, neurons in settings["places"].items():
+        path, _, name = place.rpartition(".")
+        parent = model.get_submodule(path)
+        before[place] = getattr(parent, name)
+        device = [*parent.parameters(), *model.parameters()][0].device
+        setattr(parent, name, Activation(neurons).to(device).train(parent.training))
+    model.activations_before = before
+    names = {{f"{{place.rpartition('.')[2]}}.{{p}}" for place in before for p in Activation._trained}}
+    model._keep_in_fp32_modules_strict = {{*(model._keep_in_fp32_modules_strict or ()), *names}}
+
+
+def _set(config, names: dict, key: str) -> None:
+    for path, both in names.items():
+        *inner, field = path.split(".")
+        part = config
+        for name in inner:
+            part = getattr(part, name)
+        setattr(part, field, both[key])
+
+
+class {architecture}({base}):
+    """{base} with this activation at the places that config.{key} names."""
+
+    swapped_from = {base}
+
+    def __init__(self, config, *args, **kwargs) -> None:
+        settings = config.{key}
+        _set(config, settings["names"], "before")
+        try:
+            super().__init__(config, *args, **kwargs)
+        finally:
+            _set(config, settings["names"], "after")
+        install(self, settings)
+'''
+SWAP_KEY = "stamm_swap"
+"""The key of config.json with the places of `swapped_code`."""
 
 
 def remote_code(spec: Spec, *, hidden_act: str, base: str, architecture: str) -> str:
-    """Source of the module of `architecture`.
+    """Source of the module of `architecture`, in which transformers finds the activation by its name.
 
     hidden_act    name of the activation in config.json
     base          class of transformers whose blocks the model has
     Raises        ConfigError when the gradient of `spec` cannot be integrated
     Checked       tests/unit/export/test_remote_code.py
     """
+    imports = f"from transformers import {base}\nfrom transformers.activations import ACT2FN"
+    names = {"hidden_act": hidden_act, "base": base, "architecture": architecture}
+    return _activation(spec, imports) + _EXPORTED.format(**names)
+
+
+def swapped_code(spec: Spec, *, module: str, base: str, architecture: str) -> str:
+    """Source of the module of `architecture`, which puts the activation at named places of `base`.
+
+    module    where `base` is imported from
+    Raises    ConfigError when the gradient of `spec` cannot be integrated
+    Checked   tests/unit/swap/test_round_trip.py
+    """
+    names = {"base": base, "architecture": architecture, "key": SWAP_KEY}
+    return _activation(spec, f"from {module} import {base}") + _SWAPPED.format(**names)
+
+
+def _activation(spec: Spec, imports: str) -> str:
+    """The module up to its class Activation."""
     raw = spec.raw_values({p.name: p.initial for p in spec.trainable})
-    stored = [f"self.{name} = nn.Parameter(torch.full((1,), {raw[name]!r}))" for name in raw]
-    effective = effective_lines(spec)
-    return _TEMPLATE.format(
+    stored = [
+        f"self.{name} = nn.Parameter(torch.full((neurons,), {raw[name]!r}))" for name in raw
+    ]
+    wanted = ("Parameters", "value", "slopes")
+    return _ACTIVATION.format(
         title=spec.title,
         name=spec.name,
         version=VERSION,
         content_hash=spec.content_hash,
-        base=base,
-        definitions="\n\n\n".join(definitions(kernel_text(spec), ("Parameters", "value"))),
-        stored=_indented(stored),
-        effective=_indented(effective),
-        hidden_act=hidden_act,
-        architecture=architecture,
+        imports=imports,
+        definitions="\n\n\n".join(definitions(kernel_text(spec), wanted)),
+        constants=tuple(None if p.trainable else float(p.initial) for p in spec.parameters),
+        trained=tuple(raw),
+        stored=_indented(stored or ["pass"]),
+        effective=_indented(effective_lines(spec, cast="_wide({})")),
     )
 
 
-def effective_lines(spec: Spec, fixed: str = "") -> list[str]:
+def effective_lines(spec: Spec, fixed: str = "", cast: str = "{}.float()") -> list[str]:
     """The body of a function that returns the effective values of all parameters of `self`.
 
     fixed   name of a function (self, name, initial value) for parameters that are not trained; their
             initial values otherwise
+    cast    expression of a stored number {} in the dtype to compute in
     """
     bounds_first = sorted(spec.parameters, key=lambda p: p.above_name is not None)
     names = "".join(f"{_local(p.name)}, " for p in spec.parameters)
-    lines = [f"{_local(p.name)} = {_effective(p, fixed)}" for p in bounds_first]
+    lines = [f"{_local(p.name)} = {_effective(p, fixed, cast)}" for p in bounds_first]
     return [*lines, f"return ({names.strip() if len(spec.parameters) == 1 else names[:-2]})"]
 
 
-def _effective(parameter: Parameter, fixed: str) -> str:
+def _effective(parameter: Parameter, fixed: str, cast: str) -> str:
     """Expression of the effective value from the stored one; other parameters are local names."""
-    stored = f"self.{parameter.name}.float()"
+    stored = cast.format(f"self.{parameter.name}")
     bound = parameter.above_name
     above = parameter.above if bound is None else _local(bound)
     match parameter.bijection:

@@ -1,0 +1,118 @@
+"""The class of a model with a swapped activation: it is that of the code which `save_pretrained` writes.
+
+The text of `models.remote_code.swapped_code` is the definition of the model in memory and, in the saved
+folder, of the model that is loaded from there, so both evaluate the same statements in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from stamm.activations.spec import Spec
+from stamm.base.cache_folder import cache_folder
+from stamm.base.errors import ConfigError
+from stamm.base.files import read_json, sha256_bytes, write_json, write_text
+from stamm.models.hf_files import CONFIG
+from stamm.models.hub import CODE, auto_classes, public_module
+from stamm.models.remote_code import MODULE, swapped_code
+
+_PREFIX = "Stamm"
+
+
+def is_swapped(model: nn.Module) -> bool:
+    """Whether its class is one of `swapped_class`, or was loaded from a folder that such a model wrote."""
+    return hasattr(type(model), "swapped_from")
+
+
+def base_class(model: nn.Module) -> type[nn.Module]:
+    """The class that a swapped model had before."""
+    before: type[nn.Module] = type(model).swapped_from  # type: ignore[attr-defined]
+    return before
+
+
+def swapped_class(model: nn.Module, spec: Spec) -> ModuleType:
+    """The module whose class `class_name` is that of the model with the activation.
+
+    Raises   ConfigError for a class that transformers does not define: the saved folder could not
+             import it
+    """
+    base = type(model)
+    module = public_module(base)
+    if not module:
+        raise ConfigError(
+            f"{base.__name__} is defined in {base.__module__}, outside of transformers, so that a"
+            " saved folder could not import it",
+            fix="Swap the activation of a model class of transformers",
+        )
+    text = swapped_code(spec, module=module, base=base.__name__, architecture=class_name(base))
+    code = _executed(text)
+    architecture = getattr(code, class_name(base))
+    names = auto_classes(base)
+    architecture._auto_class = names[0] if names else "AutoModel"
+    return code
+
+
+def class_name(base: type) -> str:
+    """The name of the class with the activation."""
+    return f"{_PREFIX}{base.__name__}"
+
+
+def auto_map(base: type) -> dict[str, str]:
+    """The value in config.json by which transformers finds the code."""
+    names = auto_classes(base) or ("AutoModel",)
+    return dict.fromkeys(names, f"{MODULE}.{class_name(base)}")
+
+
+@functools.lru_cache(maxsize=64)
+def _executed(text: str) -> ModuleType:
+    """The module of this text, with a file that transformers copies when it saves."""
+    digest = sha256_bytes(text.encode())[:16]
+    folder = cache_folder("swapped") or Path(tempfile.gettempdir()) / "stamm-swapped"
+    file = folder / digest / CODE
+    _write(file, text)
+    module = ModuleType(f"stamm_swapped_{digest}.{MODULE}")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module
+    # The text is generated: formulas reach it only through the parser in spec/expressions.py.
+    exec(compile(text, str(file), "exec"), module.__dict__)
+    architecture = next(
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and "swapped_from" in vars(value)
+    )
+    architecture.save_pretrained = _saving(architecture, file, text)  # type: ignore[attr-defined]
+    return module
+
+
+def _write(file: Path, text: str) -> None:
+    if not file.is_file() or file.read_text(encoding="utf-8") != text:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+
+
+def _saving(architecture: Any, file: Path, text: str) -> Any:
+    """`save_pretrained` with its file in place, whatever became of the cache since.
+
+    FSDP2 gives a model a class of its own, for which transformers would copy torch's file.
+    """
+
+    def save_pretrained(self: Any, save_directory: str | os.PathLike[str], **settings: Any) -> None:
+        _write(file, text)
+        mapped = auto_map(architecture.swapped_from)
+        super(architecture, self).save_pretrained(save_directory, **settings)
+        if type(self) is architecture or not settings.get("is_main_process", True):
+            return
+        folder = Path(save_directory)
+        write_text(folder / CODE, text)
+        write_json(folder / CONFIG, {**read_json(folder / CONFIG), "auto_map": mapped})
+        self.config.auto_map = mapped
+
+    return save_pretrained
