@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from stamm.activations.codegen.kernel_lookup import kernel_of
+from stamm.activations.fit import ActivationFit
 from stamm.activations.module import GatedActivation
 from stamm.activations.spec import Spec
-from stamm.activations.fit import ActivationFit
 from stamm.adapt.sample import token_batches
 from stamm.models.config import SavePost
 from stamm.models.decoder import Decoder

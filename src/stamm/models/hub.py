@@ -255,7 +255,9 @@ def public_module(model_class: type) -> str:
     with quiet_transformers() as transformers:
         if getattr(transformers, model_class.__name__, None) is model_class:
             return "transformers"
-    return model_class.__module__ if model_class.__module__.startswith("transformers.models.") else ""
+    return (
+        model_class.__module__ if model_class.__module__.startswith("transformers.models.") else ""
+    )
 
 
 def auto_classes(model_class: Any) -> tuple[str, ...]:
@@ -263,15 +265,13 @@ def auto_classes(model_class: Any) -> tuple[str, ...]:
     config_class = getattr(model_class, "config_class", None)
     names = []
     with quiet_transformers() as transformers:
-        for name in dir(transformers):
-            if name.startswith("AutoModel"):
-                mapping = getattr(getattr(transformers, name), "_model_mapping", None)
-                if mapping is None or config_class not in mapping:
-                    continue
+        for name, auto in sorted(vars(transformers.models.auto.modeling_auto).items()):
+            mapping = getattr(auto, "_model_mapping", None)
+            if name.startswith("AutoModel") and mapping is not None and config_class in mapping:
                 known = mapping[config_class]
                 if model_class in (known if isinstance(known, tuple) else (known,)):
                     names.append(name)
-    return tuple(sorted(names))
+    return tuple(names)
 
 
 def activation_names(function: Any) -> frozenset[str]:

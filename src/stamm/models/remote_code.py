@@ -17,6 +17,7 @@ from stamm.activations.spec.parameters import Absolute, Between, Exp, Fixed, Par
 from stamm.version import VERSION
 
 MODULE = "modeling_stamm"
+_BLOCK = 1 << 15  # numbers that are computed at once on a processor
 _NAMESPACES = ("primitives", "coefficients")  # modules whose functions the text contains instead
 _ACTIVATION = '''"""{title}
 
@@ -47,17 +48,35 @@ def _places(trained, x: Tensor) -> Parameters:
     return tuple(next(trained) if c is None else c for c in {constants})
 
 
+def _rows(x: Tensor) -> tuple[Tensor, ...]:
+    """Parts of x that a processor's cache holds, each of whole rows; x itself elsewhere."""
+    if x.numel() <= {block} or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return (x,)
+    return x.reshape(-1, x.shape[-1]).split(max(1, {block} // x.shape[-1]))
+
+
+def _joined(parts, like: Tensor) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts).reshape(like.shape)
+
+
 def _computed(x: Tensor, trained) -> Tensor:
-    wide = _wide(x)
-    return value(wide, _places(trained, wide)).to(x.dtype)
+    wide = map(_wide, _rows(x))
+    return _joined([value(part, _places(trained, part)).to(x.dtype) for part in wide], x)
+
+
+def _gradients(gradient: Tensor, x: Tensor, trained) -> list[Tensor]:
+    """The gradient in x, then the summed ones in the parameters."""
+    wide, weight = _wide(x), _wide(gradient)
+    into, *by_parameter = slopes(wide, _places(trained, wide))
+    sums = [_summed(weight * s, p) for s, p in zip(by_parameter, trained)]
+    return [(weight * into).to(x.dtype), *sums]
 
 
 def _summed(gradient: Tensor, parameter: Tensor) -> Tensor:
     """The sum over the elements that a parameter has shaped."""
     if parameter.numel() == 1:
-        total = gradient.sum(dtype=gradient.dtype if gradient.device.type == "mps" else torch.float64)
-        return total.to(parameter.dtype).reshape(parameter.shape)
-    return gradient.reshape(-1, parameter.numel()).sum(0).to(parameter.dtype)
+        return gradient.sum(dtype=parameter.dtype).reshape(parameter.shape)
+    return gradient.reshape(-1, parameter.numel()).sum(0, dtype=parameter.dtype)
 
 
 class _Function(torch.autograd.Function):
@@ -76,10 +95,9 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         x, *trained = ctx.saved_tensors
-        wide, weight = _wide(x), _wide(gradient)
-        into, *by_parameter = slopes(wide, _places(trained, wide))
-        sums = [_summed(weight * s, p) for s, p in zip(by_parameter, trained)]
-        return ((weight * into).to(x.dtype), *sums)
+        pairs = zip(_rows(gradient), _rows(x))
+        parts, *sums = zip(*(_gradients(weight, part, trained) for weight, part in pairs))
+        return (_joined(parts, x), *map(sum, sums))
 
 
 class Activation(nn.Module):
@@ -92,6 +110,7 @@ class Activation(nn.Module):
 
     _content_hash = "{content_hash}"
     _trained = {trained}
+    _kernel = None  # a fused form for training mode, where stamm trains the model
 
     def __init__(self, neurons: int = 1) -> None:
         super().__init__()
@@ -103,6 +122,8 @@ class Activation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """f of every element."""
         trained = [p for p in self._effective() if isinstance(p, Tensor)]
+        if self.training and self._kernel is not None:
+            return self._kernel(x, *trained)
         if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *trained)):
             return _Function.apply(x, *trained)
         return _computed(x, trained)
@@ -193,9 +214,7 @@ def swapped_code(spec: Spec, *, module: str, base: str, architecture: str) -> st
 def _activation(spec: Spec, imports: str) -> str:
     """The module up to its class Activation."""
     raw = spec.raw_values({p.name: p.initial for p in spec.trainable})
-    stored = [
-        f"self.{name} = nn.Parameter(torch.full((neurons,), {raw[name]!r}))" for name in raw
-    ]
+    stored = [f"self.{name} = nn.Parameter(torch.full((neurons,), {raw[name]!r}))" for name in raw]
     wanted = ("Parameters", "value", "slopes")
     return _ACTIVATION.format(
         title=spec.title,
@@ -204,6 +223,7 @@ def _activation(spec: Spec, imports: str) -> str:
         content_hash=spec.content_hash,
         imports=imports,
         definitions="\n\n\n".join(definitions(kernel_text(spec), wanted)),
+        block=_BLOCK,
         constants=tuple(None if p.trainable else float(p.initial) for p in spec.parameters),
         trained=tuple(raw),
         stored=_indented(stored or ["pass"]),
@@ -251,11 +271,11 @@ def _local(name: str) -> str:
 def definitions(kernel: str, wanted: Sequence[str]) -> Iterator[str]:
     """The definitions that `wanted` of a kernel's text need, in the order in which they are used."""
     sources = [path.read_text(encoding="utf-8") for path in sorted(_folder().glob("*.py"))]
-    definition_of: dict[str, tuple[str, ast.stmt]] = {}
+    definition_of: dict[str, tuple[str, ast.stmt]] = {}  # its source and where it is there
     for source in (*sources, kernel):
         for node in ast.parse(source).body:
             for name in _defined(node):
-                definition_of[name] = (ast.get_source_segment(source, node) or "", node)
+                definition_of[name] = (source, node)
     ordered: dict[str, str] = {}
     visiting: set[str] = set()
 
@@ -263,10 +283,11 @@ def definitions(kernel: str, wanted: Sequence[str]) -> Iterator[str]:
         if name in visiting:
             return
         visiting.add(name)
-        text, node = definition_of[name]
+        source, node = definition_of[name]
         for used in _used(node):
             if used in definition_of:
                 visit(used)
+        text = ast.get_source_segment(source, node) or ""
         for namespace in _NAMESPACES:
             text = text.replace(f"{namespace}.", "")
         ordered.setdefault(text, text)

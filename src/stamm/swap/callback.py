@@ -1,5 +1,7 @@
 """A callback that keeps shape parameters out of weight decay, logs them, and reports those that run away.
 
+It also lets a model that was loaded from a folder train with stamm's fused kernels.
+
 It has the events of transformers' Trainer (and so of TRL's trainers) and those of Lightning, and needs
 none of them to be installed.
 """
@@ -15,6 +17,7 @@ from torch.optim import Optimizer
 
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError
+from stamm.swap.saved_class import train_fused
 from stamm.swap.shapes import shape_parameters, shape_values
 
 _PREFIX = "activation"
@@ -109,6 +112,7 @@ class StammCallback:
             )
         self.on_train_end()
         self._start = shape_values(model)
+        train_fused(model)
         frozen = [name for name, p in shapes.items() if not p.requires_grad]
         if frozen:
             Console().log(

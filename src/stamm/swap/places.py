@@ -67,6 +67,7 @@ def activation_places(model: nn.Module) -> list[ActivationPlace]:
         return [
             place
             for name, parent in model.named_modules()
+            if not _is_activation(parent)  # one may hold the function that it calls
             for place in _places_of(f"{name}." if name else "", parent)
         ]
 
@@ -151,7 +152,10 @@ def _places_of(prefix: str, parent: nn.Module) -> Iterator[ActivationPlace]:
     attributes += [
         (n, value)
         for n, value in vars(parent).items()
-        if not n.startswith("_") and n != "forward" and _is_function(value) and _is_elementwise(value)
+        if not n.startswith("_")
+        and n != "forward"
+        and _is_function(value)
+        and _is_elementwise(value)
     ]
     for name, before in attributes:
         calls = None if isinstance(parent, nn.Sequential) else _calls_of(parent)
@@ -192,7 +196,8 @@ def _calls_of(block: nn.Module) -> _Calls | None:
     """What the methods of a block do; None where there is no source text of them."""
     own = vars(block).get("_old_forward") or vars(block).get("forward")
     if own is None:
-        return _calls_of_class(type(block))
+        kind: Any = type(block)
+        return _calls_of_class(kind)
     function = inspect.unwrap(own.func if isinstance(own, functools.partial) else own)
     try:
         return _read([ast.parse(textwrap.dedent(inspect.getsource(function)))])
@@ -256,7 +261,11 @@ def _factors(method: ast.AST) -> Iterator[str]:
                 if isinstance(target, ast.Name):
                     results[target.id] = _called(node.value)
         elif isinstance(node.op, ast.Mult):
-            both = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.target, node.value)
+            both = (
+                (node.left, node.right)
+                if isinstance(node, ast.BinOp)
+                else (node.target, node.value)
+            )
             for operand in both:
                 named = results.get(operand.id, "") if isinstance(operand, ast.Name) else ""
                 if attribute := _called(operand) or named:

@@ -11,14 +11,15 @@ from stamm.activations.module.activation import ActivationModule
 from stamm.base.errors import ConfigError
 from stamm.optim.config import AdamW
 from stamm.optim.param_group_rules import grouped
+from stamm.swap.saved_class import is_generated
 
 
 def trained_names(module: nn.Module) -> tuple[str, ...]:
     """The names of the shape parameters of an activation: stamm's module, or that of a saved model's code."""
     if isinstance(module, ActivationModule):
         return tuple(p.name for p in module.spec.trainable)
-    names: tuple[str, ...] = getattr(type(module), "_trained", ())
-    return names if hasattr(type(module), "_content_hash") else ()
+    names: tuple[str, ...] = getattr(type(module), "_trained", ()) if is_generated(module) else ()
+    return names
 
 
 def shape_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

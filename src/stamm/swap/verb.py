@@ -152,7 +152,10 @@ def _check_model(model: Any) -> None:
     if "PreTrainedModel" in known:
         return
     fix = "Give a model that transformers loaded"
-    for wrapper, inner in (("PeftModel", "model.get_base_model()"), ("OptimizedModule", "model._orig_mod")):
+    for wrapper, inner in (
+        ("PeftModel", "model.get_base_model()"),
+        ("OptimizedModule", "model._orig_mod"),
+    ):
         if wrapper in known:
             fix = f"Swap before wrapping, or give {inner}"
     raise ConfigError(f"{type(model).__name__} is not a model of transformers", fix=fix)
@@ -175,10 +178,10 @@ def _chosen(model: nn.Module, where: str | Sequence[str] | None) -> list[Activat
                 f"{type(model).__name__} has no activation to replace: {inline}",
                 fix="Load it with a class that calls a module or an attribute",
             )
-        names = ", ".join(place.name for place in places[:3])
+        others = ", ".join(place.name for place in places[:3])
         raise ConfigError(
             f"{type(model).__name__} has no activation in a feed-forward block",
-            fix=f"Name others with where=: {names}" if places else "It computes none in a module",
+            fix=f"Name others with where=: {others}" if places else "It computes none in a module",
         )
     patterns = [where] if isinstance(where, str) else list(where)
     for pattern in patterns:
