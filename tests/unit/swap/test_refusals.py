@@ -110,7 +110,7 @@ def test_layers_that_share_a_block() -> None:
 def test_what_is_not_a_model_of_transformers() -> None:
     assert "Linear is not a model of transformers" in _refused(nn.Linear(3, 3), "xielu")
     compiled = torch.compile(build("GPT2LMHeadModel"))
-    with pytest.raises(ConfigError, match="model._orig_mod"):
+    with pytest.raises(ConfigError, match=r"give model\._orig_mod"):
         stamm.swap(compiled, "xielu")
 
 

@@ -212,6 +212,11 @@ class _Hub:
         return SimpleNamespace(repo_id=repo_id)
 
 
+def _no_card(*_: Any, **__: Any) -> Any:
+    """Where transformers would fetch and fill a model card."""
+    return SimpleNamespace(save=lambda path: None)
+
+
 @pytest.mark.parametrize("way", ["push_to_hub", "save_pretrained"])
 def test_an_upload_has_the_code(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = tmp_path / "fetched"
@@ -227,6 +232,7 @@ def test_an_upload_has_the_code(way: str, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(transformers.PreTrainedModel, "_upload_modified_files", upload)
     for module in ("utils.hub", "modeling_utils"):
         monkeypatch.setattr(f"transformers.{module}.hf_api", _Hub)
+        monkeypatch.setattr(f"transformers.{module}.create_and_tag_model_card", _no_card)
     model = build("LlamaForCausalLM")
     stamm.swap(model, "xsilu")
     if way == "push_to_hub":
