@@ -23,8 +23,7 @@ from stamm.activations.spec import Spec
 from stamm.base.cache_folder import cache_folder
 from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import read_json, sha256_bytes, write_json, write_text
-from stamm.models.hf_files import CONFIG
+from stamm.base.files import sha256_bytes, write_text
 from stamm.models.hub import CODE, auto_classes, public_module
 from stamm.models.remote_code import MODULE, SWAP_KEY, swapped_code
 
@@ -137,20 +136,16 @@ def _write(file: Path, text: str) -> None:
 
 
 def _saving(architecture: Any, file: Path, text: str) -> Any:
-    """`save_pretrained` with its file in place, whatever became of the cache since.
-
-    FSDP2 gives a model a class of its own, for which transformers would copy torch's file.
-    """
+    """`save_pretrained` with its file in place, whatever became of the cache since."""
 
     def save_pretrained(self: Any, save_directory: str | os.PathLike[str], **settings: Any) -> None:
         _write(file, text)
-        mapped = auto_map(architecture.swapped_from)
+        self.config.auto_map = auto_map(architecture.swapped_from)
+        if type(self) is not architecture:
+            # FSDP2 gives a model a class of its own, for which transformers would copy torch's file.
+            type(self)._auto_class = None
+            if settings.get("is_main_process", True):
+                _write(Path(save_directory) / CODE, text)
         super(architecture, self).save_pretrained(save_directory, **settings)
-        if type(self) is architecture or not settings.get("is_main_process", True):
-            return
-        folder = Path(save_directory)
-        write_text(folder / CODE, text)
-        write_json(folder / CONFIG, {**read_json(folder / CONFIG), "auto_map": mapped})
-        self.config.auto_map = mapped
 
     return save_pretrained
