@@ -56,7 +56,7 @@ def fit_activation(
     scales   False keeps s = c = 1, where no matrix takes them up: the shape parameters alone are fitted
 
     Raises   ConfigError when g cannot be computed on the sample, or f is 0 on all of it
-    Checked  tests/unit/activations/test_activation_fit.py
+    Checked  tests/unit/adapt/test_activation_fit.py
     """
     fitting = _Fitting(spec, x_N, f_N, weight_N, scales)
     begin = list(spec.raw_values({p.name: p.initial for p in spec.trainable}).values())

@@ -108,9 +108,9 @@ class Activation(nn.Module):
     would be lost.
     """
 
-    _content_hash = "{content_hash}"
-    _trained = {trained}
-    _kernel = None  # a fused form for training mode, where stamm trains the model
+    CONTENT_HASH = "{content_hash}"
+    TRAINED = {trained}
+    KERNEL = None  # a fused form for training mode, where stamm trains the model
 
     def __init__(self, neurons: int = 1) -> None:
         super().__init__()
@@ -122,8 +122,8 @@ class Activation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """f of every element."""
         trained = [p for p in self._effective() if isinstance(p, Tensor)]
-        if self.training and self._kernel is not None:
-            return self._kernel(x, *trained)
+        if self.training and self.KERNEL is not None:
+            return self.KERNEL(x, *trained)
         if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *trained)):
             return _Function.apply(x, *trained)
         return _computed(x, trained)
@@ -147,16 +147,16 @@ class {architecture}({base}):
 _SWAPPED = '''
 
 def install(model: nn.Module, settings: dict) -> None:
-    """Put an Activation at every place of the settings; the model keeps the functions of before."""
+    """Put an Activation at every site of the settings; the model keeps the functions of before."""
     before = {{}}
-    for place, neurons in settings["places"].items():
-        path, _, name = place.rpartition(".")
+    for site, neurons in settings["sites"].items():
+        path, _, name = site.rpartition(".")
         parent = model.get_submodule(path)
-        before[place] = getattr(parent, name)
+        before[site] = getattr(parent, name)
         device = [*parent.parameters(), *model.parameters()][0].device
         setattr(parent, name, Activation(neurons).to(device).train(parent.training))
     model.activations_before = before
-    names = {{f"{{place.rpartition('.')[2]}}.{{p}}" for place in before for p in Activation._trained}}
+    names = {{f"{{site.rpartition('.')[2]}}.{{p}}" for site in before for p in Activation.TRAINED}}
     model._keep_in_fp32_modules_strict = {{*(model._keep_in_fp32_modules_strict or ()), *names}}
 
 
@@ -170,7 +170,7 @@ def _set(config, names: dict, key: str) -> None:
 
 
 class {architecture}({base}):
-    """{base} with this activation at the places that config.{key} names."""
+    """{base} with this activation at the sites that config.{key} names."""
 
     swapped_from = {base}
 
@@ -184,7 +184,7 @@ class {architecture}({base}):
         install(self, settings)
 '''
 SWAP_KEY = "stamm_swap"
-"""The key of config.json with the places of `swapped_code`."""
+"""The key of config.json with the sites of `swapped_code`."""
 
 
 def remote_code(spec: Spec, *, hidden_act: str, base: str, architecture: str) -> str:
@@ -201,7 +201,7 @@ def remote_code(spec: Spec, *, hidden_act: str, base: str, architecture: str) ->
 
 
 def swapped_code(spec: Spec, *, module: str, base: str, architecture: str) -> str:
-    """Source of the module of `architecture`, which puts the activation at named places of `base`.
+    """Source of the module of `architecture`, which puts the activation at named sites of `base`.
 
     module    where `base` is imported from
     Raises    ConfigError when the gradient of `spec` cannot be integrated

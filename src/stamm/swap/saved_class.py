@@ -2,7 +2,7 @@
 
 The text of `models.remote_code.swapped_code` is the definition of the model in memory and, in the saved
 folder, of the model that is loaded from there, so both evaluate the same statements in the same order.
-In training mode stamm's fused kernels take their place, which may differ by a rounding.
+In training mode stamm's fused kernels replace them, which may differ by a rounding.
 """
 
 from __future__ import annotations
@@ -115,18 +115,18 @@ def train_fused(model: nn.Module) -> None:
 
 def is_generated(module: nn.Module) -> bool:
     """Whether it is an activation of the code that is saved with models."""
-    return hasattr(type(module), "_content_hash")
+    return hasattr(type(module), "CONTENT_HASH")
 
 
 def _fuse(kind: Any, spec: Spec) -> None:
-    if kind._content_hash != spec.content_hash:
+    if spec.content_hash != kind.CONTENT_HASH:
         raise DataError(
             f"the configuration has the spec {spec.content_hash[:12]}, and the model's code another one,"
-            f" {kind._content_hash[:12]}",
+            f" {kind.CONTENT_HASH[:12]}",
             fix="Fetch the folder again",
         )
     fixed = tuple(None if p.trainable else p.initial for p in spec.parameters)
-    kind._kernel = staticmethod(operation_of(kernel_of(spec), fixed))
+    kind.KERNEL = staticmethod(operation_of(kernel_of(spec), fixed))
 
 
 def _write(file: Path, text: str) -> None:
@@ -136,7 +136,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _saving(architecture: Any, file: Path, text: str) -> Any:
-    """`save_pretrained` with its file in place, whatever became of the cache since."""
+    """`save_pretrained` with its file, also where the cache has been emptied since."""
 
     def save_pretrained(self: Any, save_directory: str | os.PathLike[str], **settings: Any) -> None:
         _write(file, text)

@@ -18,7 +18,7 @@ def trained_names(module: nn.Module) -> tuple[str, ...]:
     """The names of the shape parameters of an activation: stamm's module, or that of a saved model's code."""
     if isinstance(module, ActivationModule):
         return tuple(p.name for p in module.spec.trainable)
-    names: tuple[str, ...] = getattr(type(module), "_trained", ()) if is_generated(module) else ()
+    names: tuple[str, ...] = getattr(type(module), "TRAINED", ()) if is_generated(module) else ()
     return names
 
 
@@ -62,7 +62,7 @@ def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str,
         optimizer = torch.optim.AdamW(stamm.parameter_groups(model, weight_decay=0.1), lr=1e-4)
 
     Each has "params", "weight_decay" and "label": "matrices", "vectors" (norms, biases) or "shapes".
-    Weight decay pulls a stored shape to 0, which is no neutral shape: softplus of 0 is 0.69.
+    Weight decay pulls a stored shape to 0, which is not a neutral value: softplus of 0 is 0.69.
 
     Raises   ConfigError for a negative weight decay
     Checked  tests/unit/swap/test_weight_decay.py

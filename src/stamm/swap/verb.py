@@ -20,35 +20,35 @@ from stamm.base.console import Console
 from stamm.base.errors import ConfigError
 from stamm.models.hub import activation_names
 from stamm.models.remote_code import SWAP_KEY
-from stamm.swap.places import (
-    ActivationPlace,
-    activation_places,
+from stamm.swap.saved_class import auto_map, base_class, class_name, is_swapped, swapped_class
+from stamm.swap.sites import (
+    ActivationSite,
+    activation_sites,
     inline_reason,
     is_feed_forward,
     neurons_of,
     tied_names,
     unreachable_reason,
 )
-from stamm.swap.saved_class import auto_map, base_class, class_name, is_swapped, swapped_class
 
-_SAMPLE = 8192  # pre-activations of a place that a fit uses, of each batch
+_SAMPLE = 8192  # pre-activations of a site that a fit uses, of each batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Swapped:
-    """What `swap` did.
+    """The result of `swap`.
 
     activation     name of the spec that is in the model now; of `back=True`, that was
-    places         names of the modules and functions that were replaced
+    sites         names of the modules and functions that were replaced
     gated          whether their blocks multiply it by another projection
     numbers        how many shape numbers train
     refuses_plain  whether a folder that this model writes is refused without trust_remote_code=True.
                    Where its class names no activation in its configuration, it is not
-    fits           with `fit`: by place, the fit to the function that was there
+    fits           with `fit`: by site, the fit to the function that was there
     """
 
     activation: str
-    places: tuple[str, ...]
+    sites: tuple[str, ...]
     gated: bool
     numbers: int
     refuses_plain: bool = True
@@ -75,13 +75,13 @@ def swap(
 
     activation  a name of the catalogue, a derived folder, file.py:SPEC, or a Spec. In a gated block,
                 f(gate) up, it is f: silu and swiglu are the same there
-    where       names of places, with * for any text ("*.mlp.act_fn"); by default every feed-forward block
+    where       names of sites, with * for any text ("*.mlp.act_fn"); by default every feed-forward block
                 of a numbered layer
     parameters  shape parameters per layer, or per neuron
     fit         a batch as the model takes it, as input ids or keywords: shape parameters are fitted to the
-                old function on the pre-activations of this batch, place by place
+                old function on the pre-activations of this batch, site by site
 
-    Raises      ConfigError, before anything is changed, for a model without such places, for blocks that
+    Raises      ConfigError, before anything is changed, for a model without such sites, for blocks that
                 compute their activation inline or by a fused kernel, for a gated name in a plain block, for
                 an unknown name, for a second swap, and for layers that share one block where the
                 activation has shape parameters
@@ -103,9 +103,9 @@ def swap(
             fix="Take it out first: swap(model, back=True)",
         )
     spec = activation if isinstance(activation, Spec) else load_spec(activation)
-    places = _chosen(model, where)
-    gated = _check_arity(spec, places)
-    _check_places(model, spec, places)
+    sites = _chosen(model, where)
+    gated = _check_arity(spec, sites)
+    _check_sites(model, spec, sites)
     if fit is not None and not spec.trainable:
         raise ConfigError(f"{spec.name} has no shape parameters to fit", fix="Leave fit out")
     per_neuron = parameters == "neuron" and spec.trainable
@@ -113,11 +113,11 @@ def swap(
         "name": spec.name,
         "content_hash": spec.content_hash,
         "spec": to_plain(spec),
-        "places": {place.name: neurons_of(place) if per_neuron else 1 for place in places},
-        "names": _names(model, spec, places),
+        "sites": {site.name: neurons_of(site) if per_neuron else 1 for site in sites},
+        "names": _names(model, spec, sites),
     }
     code = swapped_class(model, spec)
-    fits = {} if fit is None else _fits(model, spec, places, fit)
+    fits = {} if fit is None else _fits(model, spec, sites, fit)
     before = type(model)
     code.install(model, settings)
     config: Any = model.config
@@ -126,9 +126,9 @@ def swap(
     model.__class__ = getattr(code, class_name(before))
     for path, names in settings["names"].items():
         _set(config, path, names["after"])
-    for name, place_fit in fits.items():
+    for name, site_fit in fits.items():
         with torch.no_grad():
-            for parameter, raw in place_fit.raw.items():
+            for parameter, raw in site_fit.raw.items():
                 model.get_submodule(name).get_parameter(parameter).fill_(raw)
     refuses = _refuses_plain(config, settings["names"])
     if not refuses:
@@ -136,10 +136,10 @@ def swap(
             f"{type(config).__name__} does not name the activation of {before.__name__}: a saved folder"
             " loaded without trust_remote_code=True has the old one, without an error."
         )
-    numbers = sum(settings["places"].values()) * len(spec.trainable)
+    numbers = sum(settings["sites"].values()) * len(spec.trainable)
     return Swapped(
         activation=spec.name,
-        places=tuple(settings["places"]),
+        sites=tuple(settings["sites"]),
         gated=gated,
         numbers=numbers,
         refuses_plain=refuses,
@@ -166,11 +166,11 @@ def _settings(model: Any) -> dict[str, Any]:
     return settings
 
 
-def _chosen(model: nn.Module, where: str | Sequence[str] | None) -> list[ActivationPlace]:
-    """The places to replace, at least one."""
-    places = activation_places(model)
+def _chosen(model: nn.Module, where: str | Sequence[str] | None) -> list[ActivationSite]:
+    """The sites to replace, at least one."""
+    sites = activation_sites(model)
     if where is None:
-        chosen = [place for place in places if is_feed_forward(place)]
+        chosen = [site for site in sites if is_feed_forward(site)]
         if chosen:
             return chosen
         if inline := inline_reason(model):
@@ -178,25 +178,25 @@ def _chosen(model: nn.Module, where: str | Sequence[str] | None) -> list[Activat
                 f"{type(model).__name__} has no activation to replace: {inline}",
                 fix="Load it with a class that calls a module or an attribute",
             )
-        others = ", ".join(place.name for place in places[:3])
+        others = ", ".join(site.name for site in sites[:3])
         raise ConfigError(
             f"{type(model).__name__} has no activation in a feed-forward block",
-            fix=f"Name others with where=: {others}" if places else "It computes none in a module",
+            fix=f"Name others with where=: {others}" if sites else "It computes none in a module",
         )
     patterns = [where] if isinstance(where, str) else list(where)
     for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(place.name, pattern) for place in places):
-            names = [place.name for place in places]
+        if not any(fnmatch.fnmatchcase(site.name, pattern) for site in sites):
+            names = [site.name for site in sites]
             raise ConfigError(
                 f"where = {pattern!r} matches no activation of {type(model).__name__}",
                 fix=nearest(pattern, names) if names else "The model has none",
             )
-    return [p for p in places if any(fnmatch.fnmatchcase(p.name, pattern) for pattern in patterns)]
+    return [p for p in sites if any(fnmatch.fnmatchcase(p.name, pattern) for pattern in patterns)]
 
 
-def _check_arity(spec: Spec, places: Sequence[ActivationPlace]) -> bool:
+def _check_arity(spec: Spec, sites: Sequence[ActivationSite]) -> bool:
     """Whether the blocks are gated; they must fit the spec."""
-    plain = [place.name for place in places if not place.gated]
+    plain = [site.name for site in sites if not site.gated]
     if isinstance(spec.arity, Gated):
         if plain:
             raise ConfigError(
@@ -211,15 +211,15 @@ def _check_arity(spec: Spec, places: Sequence[ActivationPlace]) -> bool:
     return not plain
 
 
-def _check_places(model: nn.Module, spec: Spec, places: Sequence[ActivationPlace]) -> None:
+def _check_sites(model: nn.Module, spec: Spec, sites: Sequence[ActivationSite]) -> None:
     kernel_of(spec)  # it can be integrated
-    for place in places:
-        if reason := unreachable_reason(place):
+    for site in sites:
+        if reason := unreachable_reason(site):
             raise ConfigError(
-                f"{place.name} cannot be replaced: {reason}",
-                fix="Load the model without fused kernels, or choose other places with where=",
+                f"{site.name} cannot be replaced: {reason}",
+                fix="Load the model without fused kernels, or choose other sites with where=",
             )
-        names = tied_names(model, place)
+        names = tied_names(model, site)
         if len(names) > 1 and spec.trainable:
             raise ConfigError(
                 f"{names[0]} and {names[1]} are one module, so they would learn one shape",
@@ -228,7 +228,7 @@ def _check_places(model: nn.Module, spec: Spec, places: Sequence[ActivationPlace
 
 
 def _names(
-    model: nn.Module, spec: Spec, places: Sequence[ActivationPlace]
+    model: nn.Module, spec: Spec, sites: Sequence[ActivationSite]
 ) -> dict[str, dict[str, str]]:
     """Fields of the configuration that name an old activation: what they held, and what they will hold.
 
@@ -242,7 +242,7 @@ def _names(
         for name in getattr(config, "sub_configs", {})
         if (part := getattr(config, name, None)) is not None
     }
-    known = {name for place in places for name in activation_names(place.before)}
+    known = {name for site in sites for name in activation_names(site.before)}
     return {
         f"{path}{name}": {"before": value, "after": after}
         for path, part in parts.items()
@@ -276,7 +276,7 @@ class _Recorder(nn.Module):
     def __init__(self, function: Any) -> None:
         super().__init__()
         self.kept: list[tuple[Tensor, Tensor]] = []
-        self._function = [function]  # in a list, so that it is no submodule
+        self._function = [function]  # in a list: it is not to be a submodule
 
     def forward(self, x: Tensor) -> Any:
         """f(x)."""
@@ -292,23 +292,23 @@ class _Recorder(nn.Module):
 def _fits(
     model: nn.Module,
     spec: Spec,
-    places: Sequence[ActivationPlace],
+    sites: Sequence[ActivationSite],
     batch: Tensor | Mapping[str, Any],
 ) -> dict[str, ActivationFit]:
-    """The fit of each place to what it computes on a batch; the model is left as it was."""
-    recorders = {place.name: _Recorder(place.before) for place in places}
+    """The fit of each site to what it computes on a batch; the model is left as it was."""
+    recorders = {site.name: _Recorder(site.before) for site in sites}
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        for place in places:
-            _put(place.parent, place.attribute, recorders[place.name])
+        for site in sites:
+            _put(site.parent, site.attribute, recorders[site.name])
         if isinstance(batch, Tensor):
             model(batch)
         else:
             model(**batch)
     finally:
-        for place in places:
-            _put(place.parent, place.attribute, place.before)
+        for site in sites:
+            _put(site.parent, site.attribute, site.before)
         for module, training in modes:
             module.training = training
     fits = {}
@@ -321,8 +321,8 @@ def _fits(
 
 
 def _put(parent: nn.Module, attribute: str, value: Any) -> None:
-    """Set a module or a function, whichever is there; a module keeps its place in the order."""
-    if not isinstance(value, nn.Module) and attribute in parent._modules:
+    """Set a module or a function, whichever is there; a module keeps its position in the order."""
+    if not isinstance(value, nn.Module) and attribute in dict(parent.named_children()):
         delattr(parent, attribute)
     setattr(parent, attribute, value)
 
@@ -361,5 +361,5 @@ def _back(model: Any) -> Swapped:
         config.architectures = [before.__name__]
     model.__class__ = before
     return Swapped(
-        activation=settings["name"], places=tuple(settings["places"]), gated=False, numbers=0
+        activation=settings["name"], sites=tuple(settings["sites"]), gated=False, numbers=0
     )

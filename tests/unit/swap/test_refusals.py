@@ -103,7 +103,7 @@ def test_layers_that_share_a_block() -> None:
     line = _refused(model, "xielu")
     assert "transformer.h.0.mlp.act and transformer.h.1.mlp.act are one module" in line
     assert (
-        len(stamm.swap(model, "silu").places) == 1
+        len(stamm.swap(model, "silu").sites) == 1
     )  # without shape parameters there is nothing to share
 
 

@@ -51,7 +51,7 @@ def test_a_saved_model_has_the_same_bits_and_the_undo_is_exact(name: str, tmp_pa
     old_class = type(model)
     done = stamm.swap(model, "xielu")
     assert done.gated == MODELS[name][2]
-    assert len(done.places) == sum(p.endswith("alpha_p") for p, _ in model.named_parameters())
+    assert len(done.sites) == sum(p.endswith("alpha_p") for p, _ in model.named_parameters())
     move_shapes(model)
     swapped = logits(model, name)
     assert not torch.allclose(swapped, before, atol=1e-3)
@@ -256,14 +256,14 @@ def test_where_names_a_part_of_the_places(tmp_path: Path) -> None:
     model = build("LlamaForCausalLM")
     before = [type(layer.mlp.act_fn) for layer in model.model.layers]
     done = stamm.swap(model, "xielu", where="model.layers.1.*")
-    assert done.places == ("model.layers.1.mlp.act_fn",)
+    assert done.sites == ("model.layers.1.mlp.act_fn",)
     assert type(model.model.layers[0].mlp.act_fn) is before[0]
     model.save_pretrained(tmp_path)
     loaded = _auto(model).from_pretrained(tmp_path, trust_remote_code=True)
     assert torch.equal(logits(loaded, "LlamaForCausalLM"), logits(model, "LlamaForCausalLM"))
     bert = build("BertForMaskedLM")
     done = stamm.swap(bert, "xielu", where=["*.transform.*", "*.layer.0.*"])
-    assert len(done.places) == 2 and any("transform" in place for place in done.places)
+    assert len(done.sites) == 2 and any("transform" in site for site in done.sites)
 
 
 def test_a_spec_of_ones_own_and_a_copy(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_plain_function_is_put_back() -> None:
         block.mlp.act = nn.functional.silu
     before = logits(model, "GPT2LMHeadModel")
     done = stamm.swap(model, "silu")
-    assert done.places == ("transformer.h.0.mlp.act", "transformer.h.1.mlp.act")
+    assert done.sites == ("transformer.h.0.mlp.act", "transformer.h.1.mlp.act")
     torch.testing.assert_close(logits(model, "GPT2LMHeadModel"), before, rtol=1e-5, atol=1e-5)
     stamm.swap(model, back=True)
     assert model.transformer.h[0].mlp.act is nn.functional.silu

@@ -1,4 +1,4 @@
-"""Which places are activations of feed-forward blocks, and how their blocks use them."""
+"""Which sites are activations of feed-forward blocks, and how their blocks use them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stamm.swap.places import activation_places, is_feed_forward, neurons_of, unreachable_reason
+from stamm.swap.sites import activation_sites, is_feed_forward, neurons_of, unreachable_reason
 from tests.unit.swap.small_models import MODELS, batch, build
 
 
@@ -53,27 +53,27 @@ class Model(nn.Module):
 def test_modules_and_functions_are_known_by_what_they_compute() -> None:
     model = Model().train()
     state = torch.random.get_rng_state()
-    places = {place.name: place for place in activation_places(model)}
+    sites = {site.name: site for site in activation_sites(model)}
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert set(places) == {
+    assert set(sites) == {
         "layers.0.own", "layers.0.bent", "more.0.1", "pooler.1", "convolution.0.1",
     }  # fmt: skip
-    gated = {name for name, place in places.items() if place.gated}
+    gated = {name for name, site in sites.items() if site.gated}
     assert gated == {"layers.0.bent"}
-    inner = {name for name, place in places.items() if is_feed_forward(place)}
+    inner = {name for name, site in sites.items() if is_feed_forward(site)}
     assert inner == {"layers.0.own", "layers.0.bent", "more.0.1"}
-    assert not any(unreachable_reason(place) for place in places.values())
-    assert neurons_of(places["layers.0.own"]) == 24 and neurons_of(places["more.0.1"]) == 12
+    assert not any(unreachable_reason(site) for site in sites.values())
+    assert neurons_of(sites["layers.0.own"]) == 24 and neurons_of(sites["more.0.1"]) == 12
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_neurons_are_the_width_that_the_activation_sees(name: str) -> None:
     model, widths = build(name), {}
-    places = [place for place in activation_places(model) if is_feed_forward(place)]
-    for place in places:
-        assert isinstance(place.before, nn.Module)
-        place.before.register_forward_hook(
-            lambda module, given, _, name=place.name: widths.update({name: given[0].shape[-1]})
+    sites = [site for site in activation_sites(model) if is_feed_forward(site)]
+    for site in sites:
+        assert isinstance(site.before, nn.Module)
+        site.before.register_forward_hook(
+            lambda module, given, _, name=site.name: widths.update({name: given[0].shape[-1]})
         )
     model(**batch(name))
-    assert {place.name: neurons_of(place) for place in places} == widths
+    assert {site.name: neurons_of(site) for site in sites} == widths

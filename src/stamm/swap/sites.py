@@ -1,7 +1,7 @@
-"""Places of activations in a model of transformers: by what they compute, and how their block calls them.
+"""Sites of activations in a model of transformers: by what they compute, and how their block calls them.
 
-A place is an attribute of a block: a module, or a plain function, that maps each number to another one.
-Nothing goes by names of models: classes are read as source text to see whether a block calls the
+A site is an attribute of a block: a module, or a plain function, that maps each number to another one.
+Names of models do not matter: classes are read as source text to see whether a block calls the
 attribute, multiplies its result by another projection (a gated block), or computes inline.
 """
 
@@ -33,7 +33,7 @@ _TABLE = "ACT2FN"
 
 
 @dataclass(frozen=True)
-class ActivationPlace:
+class ActivationSite:
     """An attribute of a block that is its activation.
 
     name    dotted path in the model
@@ -50,43 +50,43 @@ class ActivationPlace:
 
 @dataclass(frozen=True)
 class _Calls:
-    """What the methods of a class do: attributes of self that they read, those whose result they
-    multiply, and the first activation that they compute inline."""
+    """The attributes of self that the methods of a class read, those whose result they multiply, and
+    the first activation that they compute inline."""
 
     read: frozenset[str]
     multiplied: frozenset[str]
     inline: str
 
 
-def activation_places(model: nn.Module) -> list[ActivationPlace]:
-    """Every place of the model, in its order, each block once.
+def activation_sites(model: nn.Module) -> list[ActivationSite]:
+    """Every site of the model, in its order, each block once.
 
-    Checked  tests/unit/swap/test_places.py
+    Checked  tests/unit/swap/test_activation_sites.py
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         return [
-            place
+            site
             for name, parent in model.named_modules()
             if not _is_activation(parent)  # one may hold the function that it calls
-            for place in _places_of(f"{name}." if name else "", parent)
+            for site in _sites_of(f"{name}." if name else "", parent)
         ]
 
 
-def is_feed_forward(place: ActivationPlace) -> bool:
+def is_feed_forward(site: ActivationSite) -> bool:
     """Whether it is in a numbered layer, in a block that holds matrices."""
-    numbered = any(part.isdigit() for part in place.name.split(".")[:-1])
-    children = [getattr(child, "weight", None) for child in place.parent.children()]
+    numbered = any(part.isdigit() for part in site.name.split(".")[:-1])
+    children = [getattr(child, "weight", None) for child in site.parent.children()]
     matrices = any(isinstance(weight, Tensor) and weight.dim() == 2 for weight in children)
-    experts = any(p.dim() == 3 for p in place.parent.parameters(recurse=False))
+    experts = any(p.dim() == 3 for p in site.parent.parameters(recurse=False))
     return numbered and (matrices or experts)
 
 
-def unreachable_reason(place: ActivationPlace) -> str:
+def unreachable_reason(site: ActivationSite) -> str:
     """Why replacing the attribute would not change what the block computes; "" where it does."""
-    if isinstance(place.parent, nn.Sequential):
+    if isinstance(site.parent, nn.Sequential):
         return ""
-    block, attribute = type(place.parent).__name__, place.attribute
-    calls = _calls_of(place.parent)
+    block, attribute = type(site.parent).__name__, site.attribute
+    calls = _calls_of(site.parent)
     if calls is None:
         return ""
     if attribute not in calls.read:
@@ -106,33 +106,33 @@ def inline_reason(model: nn.Module) -> str:
     return ""
 
 
-def tied_names(model: nn.Module, place: ActivationPlace) -> list[str]:
-    """The names of the place, more than one where layers share its block."""
+def tied_names(model: nn.Module, site: ActivationSite) -> list[str]:
+    """The names of the site, more than one where layers share its block."""
     return [
-        f"{name}.{place.attribute}"
+        f"{name}.{site.attribute}"
         for name, module in model.named_modules(remove_duplicate=False)
-        if module is place.parent
+        if module is site.parent
     ]
 
 
-def neurons_of(place: ActivationPlace) -> int:
+def neurons_of(site: ActivationSite) -> int:
     """The width of the last axis of the activation's input.
 
     It is what the last matrix of the block takes in; of a block with one matrix, what that gives out.
 
     Raises   ConfigError for a block without matrices
     """
-    sizes = [_in_and_out(child) for child in place.parent.children()]
+    sizes = [_in_and_out(child) for child in site.parent.children()]
     matrices = [both for both in sizes if both is not None]
     if len(matrices) == 1:
         return matrices[0][1]
     if matrices:
         return matrices[-1][0]
-    experts = [p for p in place.parent.parameters(recurse=False) if p.dim() == 3]
+    experts = [p for p in site.parent.parameters(recurse=False) if p.dim() == 3]
     if experts:
         return int(experts[-1].shape[-1])
     raise ConfigError(
-        f"the number of neurons of {place.name} is not known: its block has no matrix",
+        f"the number of neurons of {site.name} is not known: its block has no matrix",
         where="parameters='neuron'",
         fix="Use parameters='layer'",
     )
@@ -147,7 +147,7 @@ def _in_and_out(module: nn.Module) -> tuple[int, int] | None:
     return (given, made) if isinstance(given, int) and isinstance(made, int) else None
 
 
-def _places_of(prefix: str, parent: nn.Module) -> Iterator[ActivationPlace]:
+def _sites_of(prefix: str, parent: nn.Module) -> Iterator[ActivationSite]:
     attributes = [(n, child) for n, child in parent.named_children() if _is_activation(child)]
     attributes += [
         (n, value)
@@ -160,7 +160,7 @@ def _places_of(prefix: str, parent: nn.Module) -> Iterator[ActivationPlace]:
     for name, before in attributes:
         calls = None if isinstance(parent, nn.Sequential) else _calls_of(parent)
         gated = calls is not None and name in calls.multiplied
-        yield ActivationPlace(f"{prefix}{name}", parent, name, before, gated)
+        yield ActivationSite(f"{prefix}{name}", parent, name, before, gated)
 
 
 def _is_activation(module: nn.Module) -> bool:
@@ -193,7 +193,7 @@ def _is_elementwise(function: Callable[..., Any]) -> bool:
 
 
 def _calls_of(block: nn.Module) -> _Calls | None:
-    """What the methods of a block do; None where there is no source text of them."""
+    """The calls of the methods of a block; None where there is no source text of them."""
     own = vars(block).get("_old_forward") or vars(block).get("forward")
     if own is None:
         kind: Any = type(block)
