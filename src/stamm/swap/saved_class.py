@@ -57,9 +57,6 @@ def swapped_class(model: nn.Module, spec: Spec) -> ModuleType:
         )
     text = swapped_code(spec, module=module, base=base.__name__, architecture=class_name(base))
     code = _executed(text)
-    architecture = getattr(code, class_name(base))
-    names = auto_classes(base)
-    architecture._auto_class = names[0] if names else "AutoModel"
     _fuse(code.Activation, spec)
     return code
 
@@ -87,13 +84,34 @@ def _executed(text: str) -> ModuleType:
     sys.modules[module.__name__] = module
     # The text is generated: formulas reach it only through the parser in spec/expressions.py.
     exec(compile(text, str(file), "exec"), module.__dict__)
-    architecture = next(
+    architecture: Any = next(
         value
         for value in vars(module).values()
         if isinstance(value, type) and "swapped_from" in vars(value)
     )
-    architecture.save_pretrained = _saving(architecture, file, text)  # type: ignore[attr-defined]
+    names = auto_classes(architecture.swapped_from)
+    architecture._auto_class = names[0] if names else "AutoModel"
+    architecture.save_pretrained = _saving(architecture, file, text)
+    for kind in (architecture, module.Activation):
+        kind.__reduce_ex__ = _pickling(kind, text)
     return module
+
+
+def _pickling(kind: Any, text: str) -> Any:
+    """`__reduce_ex__` of a class that another process defines from its text, as it cannot import it."""
+
+    def reduced(self: Any, protocol: Any) -> Any:
+        if type(self) is not kind:
+            return super(kind, self).__reduce_ex__(protocol)
+        return _restored, (text, kind.__name__), self.__getstate__()
+
+    return reduced
+
+
+def _restored(text: str, name: str) -> Any:
+    """An empty object of a class of the text, whose state is set next."""
+    kind = getattr(_executed(text), name)
+    return kind.__new__(kind)
 
 
 def train_fused(model: nn.Module) -> None:

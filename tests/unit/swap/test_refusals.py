@@ -10,6 +10,7 @@ import transformers
 from torch import nn
 
 import stamm
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.base.errors import ConfigError
 from tests.unit.swap.small_models import build
 
@@ -89,6 +90,11 @@ def test_names_and_settings() -> None:
     assert "has no swapped activation" in _refused(model, back=True)
     assert "back=True takes the model alone" in _refused(model, "xielu", back=True)
     assert "silu has no shape parameters to fit" in _refused(model, "silu", fit=torch.ones(1, 4))
+
+
+def test_a_gradient_without_a_formula_of_its_integral() -> None:
+    spec = spec_from_arguments(["exp(-a*x**4)"], ["a=1:softplus"], name="steep")
+    assert "bends too sharply for a table" in _refused(build("GPT2LMHeadModel"), spec)
 
 
 def test_a_second_swap() -> None:

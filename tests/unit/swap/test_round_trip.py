@@ -290,6 +290,31 @@ def test_a_spec_of_ones_own_and_a_copy(tmp_path: Path) -> None:
     assert torch.equal(logits(copied, "LlamaForCausalLM"), logits(model, "LlamaForCausalLM"))
 
 
+def test_a_pickled_model_is_read_by_another_process(tmp_path: Path) -> None:
+    model = build("LlamaForCausalLM")
+    stamm.swap(model, "xielu")
+    move_shapes(model)
+    torch.save(model, tmp_path / "model.pt")
+    torch.save(logits(model, "LlamaForCausalLM"), tmp_path / "logits.pt")
+    script = (
+        "import sys, torch\n"
+        "model = torch.load(sys.argv[1] + '/model.pt', weights_only=False)\n"
+        "expected = torch.load(sys.argv[1] + '/logits.pt')\n"
+        "ids = (torch.arange(3, 19) * 5 % 97)[None]\n"
+        "with torch.no_grad(): assert torch.equal(model(input_ids=ids).logits, expected)\n"
+        "model.save_pretrained(sys.argv[1] + '/saved')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    loaded = _auto(model).from_pretrained(tmp_path / "saved", trust_remote_code=True)
+    assert torch.equal(logits(loaded, "LlamaForCausalLM"), logits(model, "LlamaForCausalLM"))
+
+
 def test_a_plain_function_is_put_back() -> None:
     model = build("GPT2LMHeadModel")
     for block in model.transformer.h:
