@@ -76,7 +76,7 @@ def auto_map(base: type) -> dict[str, str]:
 def _executed(text: str) -> ModuleType:
     """The module of this text, with a file that transformers copies when it saves."""
     digest = sha256_bytes(text.encode())[:16]
-    folder = cache_folder("swapped") or Path(tempfile.gettempdir()) / "stamm-swapped"
+    folder = cache_folder("swapped") or Path(tempfile.mkdtemp(prefix="stamm-"))
     file = folder / digest / CODE
     _write(file, text)
     module = ModuleType(f"stamm_swapped_{digest}.{MODULE}")

@@ -92,8 +92,14 @@ def swap(
         if activation is not None or where is not None or fit is not None:
             raise ConfigError("back=True takes the model alone", fix="swap(model, back=True)")
         return _back(model)
-    if activation is None:
-        raise ConfigError("no activation is named", fix='Name one: swap(model, "xielu")')
+    if not isinstance(activation, (str, Spec)):
+        what = "no activation" if activation is None else f"no activation but {activation!r:.60}"
+        raise ConfigError(f"{what} is named", fix='Name one: swap(model, "xielu")')
+    if fit is not None and not isinstance(fit, (Tensor, Mapping)):
+        raise ConfigError(
+            f"fit is a {type(fit).__name__}",
+            fix="Give input ids, or the keywords of the model's forward: fit=tokenizer(text, return_tensors='pt')",
+        )
     if parameters not in ("layer", "neuron"):
         raise ConfigError(f"parameters = {parameters!r}", fix="Use 'layer' or 'neuron'")
     if is_swapped(model):
@@ -183,7 +189,14 @@ def _chosen(model: nn.Module, where: str | Sequence[str] | None) -> list[Activat
             f"{type(model).__name__} has no activation in a feed-forward block",
             fix=f"Name others with where=: {others}" if sites else "It computes none in a module",
         )
-    patterns = [where] if isinstance(where, str) else list(where)
+    patterns = [where] if isinstance(where, str) else where
+    if not (
+        isinstance(patterns, Sequence) and patterns and all(isinstance(p, str) for p in patterns)
+    ):
+        raise ConfigError(
+            f"where = {where!r:.60} is not a name or a list of names",
+            fix='For example "*.mlp.act_fn"',
+        )
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(site.name, pattern) for site in sites):
             names = [site.name for site in sites]

@@ -85,6 +85,10 @@ def test_names_and_settings() -> None:
     assert "where = '*.nothing' matches no activation" in _refused(
         model, "xielu", where="*.nothing"
     )
+    assert "where = [] is not a name" in _refused(model, "xielu", where=[])
+    assert "where = 3 is not a name" in _refused(model, "xielu", where=3)
+    assert "fit is a str" in _refused(model, "xielu", fit="We the people")
+    assert "no activation but 3 is named" in _refused(model, 3)
     assert "parameters = 'head'" in _refused(model, "xielu", parameters="head")
     assert "no activation is named" in _refused(model)
     assert "has no swapped activation" in _refused(model, back=True)
