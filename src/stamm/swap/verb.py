@@ -121,6 +121,7 @@ def swap(
         "spec": to_plain(spec),
         "sites": {site.name: neurons_of(site) if per_neuron else 1 for site in sites},
         "names": _names(model, spec, sites),
+        "auto_map": getattr(model.config, "auto_map", None),
     }
     code = swapped_class(model, spec)
     fits = {} if fit is None else _fits(model, spec, sites, fit)
@@ -361,15 +362,10 @@ def _back(model: Any) -> Swapped:
     for path, names in settings["names"].items():
         _set(config, path, names["before"])
     delattr(config, SWAP_KEY)
-    remaining = {
-        name: code
-        for name, code in (getattr(config, "auto_map", None) or {}).items()
-        if not code.endswith(f".{swapped}")
-    }
-    if remaining:
-        config.auto_map = remaining
-    else:
+    if settings["auto_map"] is None:
         del config.auto_map
+    else:
+        config.auto_map = settings["auto_map"]
     if config.architectures == [swapped]:
         config.architectures = [before.__name__]
     model.__class__ = before

@@ -172,6 +172,20 @@ def test_the_same_function_changes_nothing(model_name: str, activation: str) -> 
     torch.testing.assert_close(logits(model, model_name), before, rtol=1e-10, atol=1e-11)
 
 
+def test_a_map_to_code_that_a_published_folder_had_comes_back(tmp_path: Path) -> None:
+    model = build("Phi3ForCausalLM")
+    published = {"AutoConfig": "someone/phi--configuration_phi3.Phi3Config"}
+    model.config.auto_map = dict(published)
+    stamm.swap(model, "xsilu")
+    model.save_pretrained(tmp_path)
+    stored = read_json(tmp_path / "config.json")["auto_map"]
+    assert stored == {"AutoModelForCausalLM": "modeling_stamm.StammPhi3ForCausalLM"}
+    loaded = _auto(model).from_pretrained(tmp_path, trust_remote_code=True)
+    for other in (model, loaded):
+        stamm.swap(other, back=True)
+        assert other.config.auto_map == published
+
+
 def test_plain_loading_is_refused_instead_of_another_function(tmp_path: Path) -> None:
     model = build("LlamaForCausalLM")
     assert stamm.swap(model, "xsilu").refuses_plain
