@@ -113,11 +113,10 @@ class StammCallback:
         self.on_train_end()
         self._start = shape_values(model)
         train_fused(model)
-        frozen = [name for name, p in shapes.items() if not p.requires_grad]
-        if frozen:
+        if not any(p.requires_grad for p in shapes.values()):
             Console().log(
-                f"{len(frozen)} of {len(shapes)} shape parameters are frozen, {frozen[0]} first; with"
-                " LoRA, name their modules in modules_to_save."
+                f"the {len(shapes)} shape parameters are frozen, {next(iter(shapes))} first; with LoRA,"
+                " name their modules in modules_to_save."
             )
         for optimizer in optimizers:
             self._handles += keep_from_decay(optimizer, list(shapes.values()))

@@ -16,9 +16,11 @@ from torch import nn
 
 import stamm
 from stamm.activations import Parameter, Piece, Softplus
+from stamm.activations.catalog.registry import load_spec
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Spec
-from stamm.base.files import read_json
+from stamm.base.config import to_plain
+from stamm.base.files import read_json, write_json
 from tests.unit.swap.small_models import IDS, MODELS, batch, build, logits, move_shapes
 
 _CHECK = """
@@ -302,6 +304,23 @@ def test_a_spec_of_ones_own_and_a_copy(tmp_path: Path) -> None:
     stamm.swap(copied, back=True)
     stamm.swap(model, back=True)
     assert torch.equal(logits(copied, "LlamaForCausalLM"), logits(model, "LlamaForCausalLM"))
+
+
+def test_a_spec_in_a_file_or_a_derived_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from stamm.activations import Piece\nfrom stamm.activations.spec import Spec\n"
+        'SPEC = Spec(name="mine", title="Mine", source="",'
+        ' pieces=(Piece(where="all x", formula="sigmoid(x)"),))\n'
+    )
+    stored = to_plain(load_spec(f"{tmp_path / 'mine.py'}:SPEC"))
+    (tmp_path / "derived").mkdir()
+    write_json(tmp_path / "derived" / "spec.json", stored)
+    results = []
+    for given in (f"{tmp_path / 'mine.py'}:SPEC", str(tmp_path / "derived")):
+        model = build("GPT2LMHeadModel")
+        assert stamm.swap(model, given).activation == "mine"
+        results.append(logits(model, "GPT2LMHeadModel"))
+    assert torch.equal(*results)
 
 
 def test_a_pickled_model_is_read_by_another_process(tmp_path: Path) -> None:

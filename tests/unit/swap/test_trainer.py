@@ -149,6 +149,14 @@ def test_a_shape_that_runs_away_is_reported_once(
     assert "model.layers." in lines[0] and "at the start" in lines[0]
 
 
+def test_frozen_shapes_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = swapped()
+    for parameter in shape_parameters(model).values():
+        parameter.requires_grad_(False)
+    trainer(tmp_path, model, stamm.StammCallback(), max_steps=1).train()
+    assert "the 4 shape parameters are frozen, model.layers.0.mlp.act_fn" in capfd.readouterr().err
+
+
 def test_a_model_without_shapes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="LlamaForCausalLM has no shape parameters"):
         trainer(tmp_path, build("LlamaForCausalLM"), stamm.StammCallback()).train()
