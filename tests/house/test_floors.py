@@ -21,7 +21,7 @@ FLOORS = (
     ("optim", "models", "corpus"),
     ("engine", "evaluate", "audit", "observe", "export"),
     ("pretrain",),
-    ("adapt", "release", "compare", "align"),
+    ("adapt", "release", "compare", "align", "swap"),
     ("search",),
     ("reports",),
     ("recipes",),

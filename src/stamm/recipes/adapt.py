@@ -35,7 +35,7 @@ class AdaptRecipe:
     """Replace the activation of a trained model, then train on at the same tokens with and without it.
 
     Each layer's new activation is fitted to the old one on the pre-activations of the model, with a
-    scale before and behind it that the matrices take up (`adapt.fit`).
+    scale before and behind it that the matrices take up (`activations.fit`).
 
     run, arm     the model: a run folder, one of its arms, or a Hugging Face folder; required
     activation   the new one, as in `PlainFFN`
