@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stamm.base.bounds import Natural, NotNegative, PositiveShare
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
@@ -45,19 +46,17 @@ class ChoiceConfig:
     """
 
     arm: str
-    trials: int
-    rate: float = 0.0
-    margin: float = 0.0
-    tail: float = 0.1
+    trials: Natural
+    rate: NotNegative = 0.0
+    margin: NotNegative = 0.0
+    tail: PositiveShare = 0.1
     shaped: bool = False
 
     def __post_init__(self) -> None:
         validate(
             self,
-            ("trials", self.trials >= 2 or not self.trials, "must be at least 2, or 0"),
+            ("trials", self.trials != 1, "must be at least 2, or 0"),
             ("rate", (self.rate > 0) == (not self.trials), "must be given where trials is 0"),
-            ("margin", 0 <= self.margin < math.inf, "must be finite and not negative"),
-            ("tail", 0 < self.tail <= 1, "must lie in (0, 1]"),
         )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from stamm.base.config import validate
+from stamm.base.bounds import Positive, PositiveShare
+from stamm.base.config import Bounded, validate
 from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN, Structured
 from stamm.optim.config import OptimizerConfig
@@ -13,7 +14,7 @@ from stamm.pretrain.config import PretrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArmOverrides:
+class ArmOverrides(Bounded):
     """Changes of an arm beside its feed-forward block; None: as in the recipe.
 
     schedule      a comparison chooses its peak by tuning
@@ -29,13 +30,8 @@ class ArmOverrides:
     goldfish: Goldfish | None = None
     qk_norm: bool | None = None
     structured: Structured | None = None
-    init_std: float | None = None
-    length: float | None = None
-
-    def __post_init__(self) -> None:
-        validate(
-            self, ("length", self.length is None or 0 < self.length <= 1, "must lie in (0, 1]")
-        )
+    init_std: Positive | None = None
+    length: PositiveShare | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
+from stamm.base.bounds import (
+    AtLeastOne,
+    NotNegative,
+    Positive,
+    PositiveShare,
+    Seed,
+    distinct,
+    within,
+)
 from stamm.base.config import to_plain, validate
 from stamm.compare.config import LookConfig, PlanConfig, config_hash
 from stamm.compare.records import PlannedArm
@@ -63,12 +72,12 @@ class Tuning:
     seed          of the short runs; must differ from `seeds`, to avoid selection bias
     """
 
-    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
-    shape_factors: tuple[float, ...] = ()
-    refinements: int = 1
-    length: float = 0.25
-    margin: float = 0.0
-    seed: int = 0
+    rates: tuple[Positive, ...] = (1e-3, 2e-3, 4e-3)
+    shape_factors: Annotated[tuple[NotNegative, ...], distinct("has a factor twice")] = ()
+    refinements: Annotated[int, within("[0, 4]")] = 1
+    length: PositiveShare = 0.25
+    margin: Annotated[float, within("[0, 1)")] = 0.0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         steps = [high / low for low, high in zip(self.rates, self.rates[1:], strict=False) if low]
@@ -79,22 +88,12 @@ class Tuning:
                 len(self.rates) >= (2 if self.refinements else 1),
                 "must be at least two, or one with refinements = 0, which is taken as it is",
             ),
-            ("rates", all(rate > 0 for rate in self.rates), "must be positive"),
             ("rates", all(step >= 1.1 for step in steps), "must rise, each 1.1 times or more"),
-            (
-                "shape_factors",
-                all(0 <= factor < math.inf for factor in self.shape_factors)
-                and len(set(self.shape_factors)) == len(self.shape_factors),
-                "must be different, finite and not negative",
-            ),
             (
                 "shape_factors",
                 len(self.shape_factors) != 1,
                 "has one value: set optimizer.shape_lr_factor to it",
             ),
-            ("refinements", 0 <= self.refinements <= 4, "must lie in [0, 4]"),
-            ("length", 0 < self.length <= 1, "must lie in (0, 1]"),
-            ("margin", 0 <= self.margin < 1, "must lie in [0, 1)"),
         )
 
     def grid(self, run: PretrainConfig) -> list[tuple[float, float | None]]:
@@ -148,12 +147,12 @@ class Comparison:
     baseline: str = "swiglu"
     matched: EqualParameters | EqualFlops | EqualTime = field(default_factory=EqualParameters)
     tuning: Tuning = field(default_factory=Tuning)
-    seeds: tuple[int, ...] = (1, 2, 3)
-    looks: tuple[int, ...] = ()
-    difference: float | None = None
+    seeds: Annotated[tuple[Seed, ...], distinct("has one twice")] = (1, 2, 3)
+    looks: tuple[AtLeastOne, ...] = ()
+    difference: Positive | None = None
     pilot: str = ""
     average: WeightAverage | None = None
-    confidence: float = 0.95
+    confidence: Annotated[float, within("[0.5, 1)")] = 0.95
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
     execution: Execution = field(default_factory=LocalExecutor)
@@ -167,13 +166,11 @@ class Comparison:
             ("arms", len(set(names)) == len(names), "has two arms of one name"),
             ("baseline", self.baseline in names, f"names no arm; there are {', '.join(names)}"),
             ("seeds", len(self.seeds) >= 2, "must be at least two: one has no variance"),
-            ("seeds", len(set(self.seeds)) == len(self.seeds), "has one twice"),
             (
                 "seeds",
                 self.tuning.seed not in self.seeds,
                 f"holds tuning.seed = {self.tuning.seed}: seeds used for tuning must not be compared",
             ),
-            ("confidence", 0.5 <= self.confidence < 1, "must lie in [0.5, 1)"),
             ("looks", list(self.looks) == sorted(set(self.looks)), "must rise"),
             (
                 "looks",
@@ -185,7 +182,6 @@ class Comparison:
                 not self.looks or self.looks[0] >= max(2, len(self.seeds) / 4),
                 "must begin with two seeds or more, and a quarter of all",
             ),
-            ("difference", self.difference is None or self.difference > 0, "must be positive"),
             (
                 "matched",
                 isinstance(self.matched, EqualFlops) or not any(map(_is_guided, self.arms)),
@@ -217,10 +213,7 @@ class Comparison:
             ),
         )
         rolls = isinstance(pretrain.engine.on_nonfinite, RollBackAndSkip)
-        validate(
-            pretrain.engine,
-            ("on_nonfinite", not rolls, "would train arms on different text"),
-        )
+        validate(pretrain.engine, ("on_nonfinite", not rolls, "would train arms on different text"))
         check_evaluation(self.evaluate, self.corpus, pretrain.model)
         if self.average is not None:
             shortest = min(arm.overrides.length or 1.0 for arm in self.arms)

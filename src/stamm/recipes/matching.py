@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from stamm.activations.spec import Spec
 from stamm.activations.spec.scaled import SCALE, gaussian_moments, times, with_learned_scale
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, Positive, within
+from stamm.base.config import Bounded
 from stamm.base.errors import ConfigError
 from stamm.models.config import DecoderConfig, Dense
 from stamm.models.flops import count_parameters, guide_flops, training_flops
@@ -21,7 +23,7 @@ _ROUND = 64  # widths that are multiples of powers of two up to 64 are faster on
 
 
 @dataclass(frozen=True, kw_only=True)
-class EqualStart:
+class EqualStart(Bounded):
     """Blocks start with equal variance: a constant factor on the activation of every arm.
 
     For normal inputs of a block, whose components have mean square 1, an output of the block has at the start
@@ -33,34 +35,25 @@ class EqualStart:
     deviation   of a block's output at the start; None: that of the baseline, which keeps its function
     """
 
-    deviation: float | None = None
-
-    def __post_init__(self) -> None:
-        given = self.deviation
-        validate(
-            self, ("deviation", given is None or 0 < given < math.inf, "must be positive, or None")
-        )
+    deviation: Positive | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnedScale:
+class LearnedScale(Bounded):
     """Every arm has one more trained number a layer, a factor on its activation that starts at 1.
 
     lr_factor   its learning rate, as a multiple of the schedule's; `tuning.shape_factors` tune the other
                 shapes', and leave it
     """
 
-    lr_factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        validate(self, ("lr_factor", 0 < self.lr_factor < math.inf, "must be positive and finite"))
+    lr_factor: Positive = 1.0
 
 
 Scale = EqualStart | LearnedScale
 
 
 @dataclass(frozen=True, kw_only=True)
-class EqualParameters:
+class EqualParameters(Bounded):
     """Every arm has as many parameters as the baseline, by its width.
 
     tolerance   largest difference, as a share of the baseline's parameters. Within it the width is
@@ -68,12 +61,8 @@ class EqualParameters:
     scale       EqualStart or LearnedScale: the scale of the blocks is matched, too; None: as it is
     """
 
-    tolerance: float = 0.001
+    tolerance: Annotated[float, within("(0, 0.1]")] = 0.001
     scale: Scale | None = None
-
-    def __post_init__(self) -> None:
-        share = self.tolerance
-        validate(self, ("tolerance", 0 < share <= 0.1, "must lie in (0, 0.1]"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,16 +76,16 @@ class EqualFlops:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EqualTime:
+class EqualTime(Bounded):
     """Every arm trains as many seconds as the baseline, by its length; widths are as given.
 
     rounds, warmup_steps, steps   how seconds per step are measured: `pretrain.step_timing`
     scale                         as in EqualParameters
     """
 
-    rounds: int = 3
-    warmup_steps: int = 5
-    steps: int = 10
+    rounds: AtLeastOne = 3
+    warmup_steps: AtLeastOne = 5
+    steps: AtLeastOne = 10
     scale: Scale | None = None
 
 

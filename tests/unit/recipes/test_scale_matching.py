@@ -104,6 +104,6 @@ def test_only_arms_with_shapes_try_their_rates() -> None:
         (step.config.schedule.peak, step.config.optimizer.shape_lr_factor) for step in trained[:4]
     ]
     assert pairs == [(1e-3, 1.0), (2e-3, 1.0), (1e-3, 30.0), (2e-3, 30.0)]
-    for factors, said in (((1.0,), "has one value"), ((1.0, 1.0), "must be different")):
+    for factors, said in (((1.0,), "has one value"), ((1.0, 1.0), "has a factor twice")):
         with pytest.raises(ConfigError, match=said):
             Tuning(shape_factors=factors)
