@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,7 +23,6 @@ from stamm.activations.board.rounded import correctly_rounded
 from stamm.activations.board.targets import RUNS, Case, Outcome, TargetRun, each
 from stamm.activations.conformance.exact import (
     FUNCTION,
-    SAMPLED,
     SLOPE,
     UP_SLOPE,
     ExactValues,
@@ -43,7 +44,7 @@ from stamm.version import VERSION
 
 QUICK = ("xielu", "gelu", "elu", "swiglu", "softplus", "swish_beta")  # entries of the short form
 ROUNDED = "rounded"
-_QUICK_COUNT, _COMMON = 2_000, 2**14
+_COMMON = 2**14
 _SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0)
 PRIMITIVES = (
     "exp", "log", "log1p", "tanh", "erf", "erfc", "sqrt", "sin", "cos", "atan", "asinh", "sinh", "cosh",
@@ -55,17 +56,20 @@ def measure_board(
     libraries: Mapping[str, Callable[[], Library]],
     targets: Mapping[str, EmissionTarget],
     *,
-    quick: bool,
+    entries: Sequence[str],
+    count: int,
+    compiled: bool,
     log: Callable[[str], None],
 ) -> BoardRecord:
     """Measure libraries and targets.
 
     libraries   by name, what returns the library or raises StammError where it is missing
     targets     by name, every target that `stamm emit` has
-    quick       the entries QUICK only, at fewer inputs
+    entries     of the catalogue
+    count       float32 inputs of all magnitudes, beside those that the judge always takes
+    compiled    compare results of the libraries' compilers, too
+    log         is called with a line for each library and target
     """
-    names = QUICK if quick else tuple(catalog.names())
-    count = _QUICK_COUNT if quick else SAMPLED
     found: list[RuntimeRecord] = []
     functions: list[FunctionRow] = []
     for name, load in libraries.items():
@@ -76,25 +80,24 @@ def measure_board(
             log(f"{name}: {error.line()}")
             continue
         found.append(RuntimeRecord(name=name, version=library.version))
-        rows = list(_library_rows(name, library, names, count, compiled=not quick))
+        rows = list(_library_rows(name, library, entries, count, compiled=compiled))
         functions += rows
         log(f"{name} {library.version}: {len(rows)} functions and dtypes")
-    board = _Targets([catalog.get(name) for name in names], count)
+    board = _Targets([catalog.get(name) for name in entries], count)
     runtimes: list[RuntimeRecord] = []
     target_rows: list[TargetRow] = []
     primitives: list[PrimitiveRow] = []
     runs = {run.target: run for run in RUNS}
     for target in (ROUNDED, *targets):
-        runtime, rows, measured = board.of(target, targets.get(target), runs.get(target))
+        runtime, measured_rows, measured = board.of(target, targets.get(target), runs.get(target))
         runtimes.append(runtime)
-        target_rows += rows
+        target_rows += measured_rows
         primitives += measured
-        log(f"{target}: {runtime.problem or f'{len(rows)} entries, {runtime.version}'}")
+        log(f"{target}: {runtime.problem or f'{len(measured_rows)} entries, {runtime.version}'}")
     return BoardRecord(
         stamm_version=VERSION,
         processor=f"{cpu_name()}, {cpu_capability() or 'unknown'} vectors",
-        quick=quick,
-        entries=len(names),
+        entries=len(entries),
         libraries=tuple(found),
         functions=tuple(functions),
         targets=tuple(runtimes),
@@ -138,25 +141,21 @@ def _function_row(
             results |= dict(zip((SLOPE, UP_SLOPE), slopes, strict=False))
     except Exception as error:  # libraries raise errors of every kind
         line = error.line() if isinstance(error, StammError) else raised(error)
-        return _with(row, problem=line)
+        return replace(row, problem=line)
     errors = tuple(errors_at(measured, name, result) for name, result in results.items())
     if common is None or function.compiled is None:
-        return _with(row, errors=errors)
+        return replace(row, errors=errors)
     assert function.slopes is not None
     try:
         fused = function.compiled(common)
     except StammError as error:
-        return _with(row, errors=errors, problem=error.line())
+        return replace(row, errors=errors, problem=error.line())
     eager = (function.value(common), *function.slopes(common))
     differs = tuple(
         (name, _share_of_other_bits(left, right))
         for name, left, right in zip((FUNCTION, SLOPE), eager, fused, strict=True)
     )
-    return _with(row, errors=errors, differs=differs)
-
-
-def _with(row: FunctionRow, **changes: object) -> FunctionRow:
-    return FunctionRow(**{**vars(row), **changes})  # type: ignore[arg-type]
+    return replace(row, errors=errors, differs=differs)
 
 
 def _share_of_other_bits(left: Tensor, right: Tensor) -> float:
@@ -262,11 +261,11 @@ class _Targets:
 
 
 def _is_lowered(case: Case, function: str) -> bool:
-    """Whether the text has no call of the function: its name is there in every other text."""
-    named = {"asinh": ("asinh", "arcsinh"), "atan": ("atan", "arctan")}.get(function, (function,))
-    text = case.text.decode(errors="replace").lower()
-    body = text.replace(case.name, "")
-    return not any(word in body for word in named)
+    """Whether the text has no call of the function, under the names that languages give it."""
+    names = {"asinh": ("asinh", "arcsinh"), "atan": ("atan", "arctan")}.get(function, (function,))
+    text = case.text.decode(errors="replace").replace(case.name, "")
+    called = any(re.search(rf"(?<![a-z]){name}f?\(", text) for name in names)
+    return not called and function.capitalize() not in text  # an operator of ONNX
 
 
 def _text(program: Program, target: EmissionTarget | None) -> bytes:

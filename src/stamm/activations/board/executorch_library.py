@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,11 +27,11 @@ def _modules() -> tuple[Any, Any]:
     Raises   RunError when executorch is missing
     """
     try:
-        from executorch.exir import to_edge
-        from executorch.runtime import Runtime
+        exir = importlib.import_module("executorch.exir")
+        runtime = importlib.import_module("executorch.runtime")
     except ModuleNotFoundError as error:
         raise missing_library(error) or error from None
-    return to_edge, Runtime
+    return exir.to_edge, runtime.Runtime
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,10 @@ def _run(call: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         level = logging.root.manager.disable
         logging.disable(logging.WARNING)  # it warns of every conversion
         try:
-            exported = torch.export.export(_Module(call).eval(), (x,))
-            program = to_edge(exported).to_executorch().buffer
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                exported = torch.export.export(_Module(call).eval(), (x,))
+                program = to_edge(exported).to_executorch().buffer
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "function.pte"
                 path.write_bytes(program)

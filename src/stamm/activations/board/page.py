@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from stamm.activations import catalog
 from stamm.activations.board.measure import WHERE
 from stamm.activations.board.records import (
     BoardRecord,
@@ -61,7 +62,7 @@ def defect_cells(record: BoardRecord) -> list[tuple[str, ...]]:
 def target_counts(record: BoardRecord) -> list[tuple[str, ...]]:
     """For each target that ran: entries, those within 1 and 4 ulp, and those within what rounding costs."""
     ideal = {row.entry: row for row in record.target_rows if row.target == "rounded"}
-    counts = []
+    counts: list[tuple[str, ...]] = []
     for runtime in record.targets:
         rows = [row for row in record.target_rows if row.target == runtime.name and not row.problem]
         if not rows:
@@ -214,7 +215,7 @@ def _targets(record: BoardRecord) -> Iterator[str]:
 
 
 def _head(record: BoardRecord, title: str) -> Iterator[str]:
-    short = " --quick" if record.quick else ""
+    short = " --quick" if record.entries < len(catalog.names()) else ""
     yield f"# {title}\n"
     yield (
         f"Written by `stamm check --board{short} --out docs` of stamm {record.stamm_version} on"

@@ -99,14 +99,13 @@ class RuntimeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class BoardRecord:
-    """Everything that is measured; the same bytes for the same versions and processor.
+    """Everything that is measured; the same for the same versions and processor.
 
-    quick   whether few entries were measured
+    entries   how many of the catalogue
     """
 
     stamm_version: str
     processor: str
-    quick: bool
     entries: int
     libraries: tuple[RuntimeRecord, ...]
     functions: tuple[FunctionRow, ...]

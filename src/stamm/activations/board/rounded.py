@@ -29,10 +29,8 @@ def correctly_rounded(case: Case) -> list[Tensor]:
     )
     weight = torch.ones_like(case.given[0])
     parameters = [torch.tensor(p) for p in case.parameters]
-    results = (
-        *_computed(forward, case.given, parameters),
-        *_computed(backward, (weight, *case.given), parameters),
-    )
+    results = _computed(forward, case.given, parameters)
+    results += _computed(backward, (weight, *case.given), parameters)
     return [torch.broadcast_to(result, weight.shape).contiguous() for result in results]
 
 
@@ -49,7 +47,7 @@ def _computed(graph: Graph, inputs: Sequence[Tensor], parameters: Sequence[Tenso
             case "constant":
                 values[index] = torch.tensor(node.number, dtype=torch.float64).float()
             case "where":
-                values[index] = torch.where(*operands)
+                values[index] = torch.where(operands[0], operands[1], operands[2])
             case "gather":
                 values[index] = torch.tensor(node.row, dtype=torch.float64).float()[
                     operands[0].long()

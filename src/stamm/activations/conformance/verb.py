@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stamm.activations import catalog
-from stamm.activations.board.board import measure_board
+from stamm.activations.board.board import QUICK, measure_board
 from stamm.activations.board.executorch_library import executorch_library
 from stamm.activations.board.jax_library import jax_library
 from stamm.activations.board.library import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from stamm.corpus.goldfish_check import GoldfishReport
 
 GOLDFISH = "goldfish"
+_QUICK_COUNT = 2_000  # float32 inputs of the short board, beside those of the judge
 _ARGUMENTS = ("against", "golden", "write_golden", "quick", "all", "board", "out", "log")
 
 
@@ -185,7 +186,14 @@ def check(
 def _board(out: Path | None, quick: bool, told: Callable[[str], None]) -> CheckReport:
     if out == Path() or (out is not None and out.exists() and not out.is_dir()):
         raise ConfigError(f"--out '{out}' is not a folder", fix="Name a folder: --out docs")
-    record = measure_board(LIBRARIES, TARGETS, quick=quick, log=told)
+    record = measure_board(
+        LIBRARIES,
+        TARGETS,
+        entries=QUICK if quick else catalog.names(),
+        count=_QUICK_COUNT if quick else SAMPLED,
+        compiled=not quick,
+        log=told,
+    )
     if out is None:
         return CheckReport(board=record)
     written = []
