@@ -57,7 +57,9 @@ class GgmlLibrary:
                 for entry, name in (_UNARY | _GATED).items()
             ),
             LibraryFunction(
-                "leaky_relu", "ggml_leaky_relu", _operation("leaky_relu", kind, 0.01, False)
+                "leaky_relu",
+                "ggml_leaky_relu",
+                _aborts if dtype == torch.bfloat16 else _operation("leaky_relu", kind, 0.01, False),
             ),
             _xielu(kind),
         ]
@@ -70,6 +72,12 @@ def ggml_library() -> GgmlLibrary:
     """
     ggml_functions()
     return GgmlLibrary()
+
+
+def _aborts(x: Tensor) -> Tensor:
+    raise ExportError(
+        "not called: it ends the process with a fatal error for bfloat16 (ggml-cpu/ops.cpp)"
+    )
 
 
 def _xielu(kind: int) -> LibraryFunction:

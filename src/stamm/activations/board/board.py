@@ -70,16 +70,16 @@ def measure_board(
     compiled    compare results of the libraries' compilers, too
     log         is called with a line for each library and target
     """
-    found: list[RuntimeRecord] = []
+    versions: list[RuntimeRecord] = []
     functions: list[FunctionRow] = []
     for name, load in libraries.items():
         try:
             library = load()
         except StammError as error:
-            found.append(RuntimeRecord(name=name, problem=error.line()))
+            versions.append(RuntimeRecord(name=name, problem=error.line()))
             log(f"{name}: {error.line()}")
             continue
-        found.append(RuntimeRecord(name=name, version=library.version))
+        versions.append(RuntimeRecord(name=name, version=library.version))
         rows = list(_library_rows(name, library, entries, count, compiled=compiled))
         functions += rows
         log(f"{name} {library.version}: {len(rows)} functions and dtypes")
@@ -98,7 +98,7 @@ def measure_board(
         stamm_version=VERSION,
         processor=f"{cpu_name()}, {cpu_capability() or 'unknown'} vectors",
         entries=len(entries),
-        libraries=tuple(found),
+        libraries=tuple(versions),
         functions=tuple(functions),
         targets=tuple(runtimes),
         target_rows=tuple(target_rows),
@@ -117,11 +117,18 @@ def _library_rows(
                 library=name, entry="", name="", dtype=dtype_name(dtype), problem=error.line()
             )
             continue
-        common = log_uniform_inputs(_COMMON).to(dtype)
-        common = common[torch.isfinite(common)]
+        common = _common_inputs(dtype)
         for function in functions:
             if function.entry in entries:
                 yield _function_row(name, function, dtype, count, common if compiled else None)
+
+
+def _common_inputs(dtype: torch.dtype) -> Tensor:
+    """Inputs for all functions of a library: every finite one, in float32 a sample of all magnitudes."""
+    if dtype == torch.float32:
+        return log_uniform_inputs(_COMMON)
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    return every[torch.isfinite(every)]
 
 
 def _function_row(

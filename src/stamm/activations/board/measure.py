@@ -30,7 +30,7 @@ _ROOM = 2.0**8  # a slope in a parameter is one term of a sum: it may overflow t
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a function is measured at, and the true values there.
+    """Inputs of a measurement, and the true values there.
 
     x, up      in the dtype that is measured; up only for a gated spec
     judged     by quantity, where the largest error is taken
@@ -84,7 +84,7 @@ def errors_at(measured: Inputs, quantity: str, result: Tensor) -> Errors:
     errors, finite = errors_of(result, true)
     wrong = (result.double().sign() * true.sign()) < 0
     usable = torch.where(kept & finite, errors, -1.0)
-    place = int(usable.argmax())
+    worst = int(usable.argmax())
     scaled = usable / (1 + measured.exact[quantity].condition)
     stable = int(scaled.argmax())
     parameter = quantity not in (FUNCTION, SLOPE, UP_SLOPE)
@@ -95,8 +95,8 @@ def errors_at(measured: Inputs, quantity: str, result: Tensor) -> Errors:
     return Errors(
         quantity=quantity,
         inputs=count,
-        ulp=max(usable[place].item(), 0.0),
-        at=measured.x[place].item(),
+        ulp=max(usable[worst].item(), 0.0),
+        at=measured.x[worst].item(),
         stable=max(scaled[stable].item(), 0.0),
         stable_at=measured.x[stable].item(),
         wrong_sign=int((wrong & kept).sum()) / max(count, 1),

@@ -59,7 +59,7 @@ class OnnxLibrary:
     _sessions: dict[tuple[str, torch.dtype], Any] = field(default_factory=dict)
 
     def functions(self, dtype: torch.dtype) -> Sequence[LibraryFunction]:
-        """Each operator; bfloat16 is no dtype of the CPU's kernels."""
+        """Each operator; the CPU's kernels do not have bfloat16."""
         if dtype not in _TYPES:
             raise DataError(f"ONNX Runtime has no operators of {dtype_name(dtype)} on the CPU")
         return [
@@ -71,10 +71,10 @@ class OnnxLibrary:
         self, kind: str, attributes: Mapping[str, Any], dtype: torch.dtype
     ) -> Callable[[Tensor], Tensor]:
         def call(x: Tensor) -> Tensor:
-            place = (_text(kind, attributes), dtype)
-            if place not in self._sessions:
-                self._sessions[place] = session(_model(kind, attributes, dtype))
-            (result,) = self._sessions[place].run(None, {"x": x.numpy()})
+            key = (_text(kind, attributes), dtype)
+            if key not in self._sessions:
+                self._sessions[key] = session(_model(kind, attributes, dtype))
+            (result,) = self._sessions[key].run(None, {"x": x.numpy()})
             return torch.from_numpy(np.asarray(result))
 
         return call

@@ -20,6 +20,7 @@ from stamm.base.markdown import escape_markdown
 LIBRARIES_PAGE, TARGETS_PAGE, PATCHES = "conformance.md", "conformance_targets.md", "conformance"
 STABLE = 4.0  # an error over 1 + condition number from which on a formula is listed
 WRONG_ULP = 1000.0  # from here on a value has at most 14 of float32's 24 bits
+_SUBJECT = 200  # characters of a diff's first line
 _NAMES = {FUNCTION: "f", SLOPE: "f′", UP_SLOPE: "f′ in up"}
 _TRUTH = (
     "The true values are those of the kernels in float64, which `stamm check NAME` compares with the"
@@ -40,9 +41,11 @@ def pages(record: BoardRecord, patches: Sequence[str]) -> dict[str, str]:
 
 def patches_in(folder: Path) -> list[str]:
     """For each diff in a folder, its name and its first line, which is its subject."""
-    return [
-        f"{path.name}: {path.read_text().splitlines()[0]}" for path in sorted(folder.glob("*.diff"))
-    ]
+    subjects = []
+    for path in sorted(folder.glob("*.diff")):
+        with path.open(errors="replace") as opened:
+            subjects.append(f"{path.name}: {opened.readline(_SUBJECT).strip()}")
+    return subjects
 
 
 def defects(record: BoardRecord) -> list[FunctionRow]:
@@ -125,7 +128,7 @@ def _libraries(record: BoardRecord, patches: Sequence[str]) -> Iterator[str]:
     yield (
         "\nSlopes are those of the library's own differentiation; ONNX Runtime and ggml have none."
         " float16 and bfloat16 are measured at every finite input, float32 at about 80,000 inputs of all"
-        " magnitudes. *Compiled*: the share of 16,384 inputs of all magnitudes at which the results under"
+        " magnitudes. *Compiled*: the share of inputs (in float32 16,384 of all magnitudes) at which the results under"
         " torch.compile, jax.jit or mx.compile have other bits than the eager ones, f and f′."
     )
     if patches:
@@ -177,7 +180,7 @@ def _targets(record: BoardRecord) -> Iterator[str]:
     yield "\n## How to read it\n"
     yield from _method()
     yield (
-        "\n`rounded` is no target: it is the float32 graph with every operation correctly rounded. What it"
+        "\n`rounded` is the float32 graph with every operation correctly rounded. What it"
         " loses is the formula's own error in float32: near a zero of f or f′ terms cancel, and in a tail"
         " the rounded argument of an exponential counts. What a target loses beyond it are errors of its"
         " runtime's elementary functions, which the next table has."
@@ -306,17 +309,17 @@ def _primitive(row: PrimitiveRow | None) -> str:
 
 
 def _findings(rows: Sequence[TargetRow]) -> list[tuple[str, str, str]]:
-    """One row for an entry and what is found, with the targets and their numbers."""
+    """One row for an entry and finding, with the targets and their numbers."""
     table: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for error in row.errors:
             name = error.quantity.replace("_", " ")
             if error.not_finite:
-                place = table.setdefault((row.entry, f"{name}: not finite"), [])
-                place.append(f"{row.target} {error.not_finite:,}")
+                targets = table.setdefault((row.entry, f"{name}: not finite"), [])
+                targets.append(f"{row.target} {error.not_finite:,}")
             if error.stable > STABLE:
-                place = table.setdefault((row.entry, f"{name}: error over 1 + condition"), [])
-                place.append(
+                targets = table.setdefault((row.entry, f"{name}: error over 1 + condition"), [])
+                targets.append(
                     f"{row.target} {number(error.stable)} ({number(error.ulp)} ulp)"
                     f" at {error.stable_at:.4g}"
                 )

@@ -1,4 +1,4 @@
-"""What the conformance board measures."""
+"""Records of the conformance board."""
 
 from __future__ import annotations
 

@@ -56,10 +56,10 @@ Outcome = list[Tensor] | StammError  # value, gradient in each input, in each pa
 
 @dataclass(frozen=True)
 class TargetRun:
-    """How a target is run.
+    """Runtime of a target.
 
     version   of the runtime, as text; raises StammError where it is missing
-    how       the runtime in words, and what it is not
+    how       as text: its numbers, and what it is not
     run       each case to its results, in order
     """
 
@@ -143,7 +143,7 @@ def _program(*names: str) -> str:
 
 
 def _done(command: Sequence[str], folder: Path, what: str, **variables: str) -> str:
-    """What a command prints.
+    """Output of a command.
 
     Raises   RunError where it fails.
     """
