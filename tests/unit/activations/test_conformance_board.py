@@ -28,7 +28,6 @@ from stamm.activations.board.page import (
     LIBRARIES_PAGE,
     TARGETS_PAGE,
     defects,
-    number,
     pages,
     target_counts,
 )

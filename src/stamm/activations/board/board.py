@@ -147,22 +147,25 @@ def _function_row(
             slopes = function.slopes(*measured.given)
             results |= dict(zip((SLOPE, UP_SLOPE), slopes, strict=False))
     except Exception as error:  # libraries raise errors of every kind
-        line = error.line() if isinstance(error, StammError) else raised(error)
-        return replace(row, problem=line)
+        return replace(row, problem=_line(error))
     errors = tuple(errors_at(measured, name, result) for name, result in results.items())
     if common is None or function.compiled is None:
         return replace(row, errors=errors)
     assert function.slopes is not None
     try:
         fused = function.compiled(common)
-    except StammError as error:
-        return replace(row, errors=errors, problem=error.line())
+    except Exception as error:  # and their compilers
+        return replace(row, errors=errors, problem=_line(error))
     eager = (function.value(common), *function.slopes(common))
     differs = tuple(
         (name, _share_of_other_bits(left, right))
         for name, left, right in zip((FUNCTION, SLOPE), eager, fused, strict=True)
     )
     return replace(row, errors=errors, differs=differs)
+
+
+def _line(error: Exception) -> str:
+    return error.line() if isinstance(error, StammError) else raised(error)
 
 
 def _share_of_other_bits(left: Tensor, right: Tensor) -> float:
@@ -198,7 +201,7 @@ class _Targets:
                 each(correctly_rounded),
             )
         if run is None:
-            problem = "not run: no interpreter of this language is a library of the toolkit"
+            problem = "not run: the board has no interpreter of this language"
             rows = [
                 TargetRow(target=name, entry=spec.name, problem="not run") for spec in self.specs
             ]
