@@ -13,8 +13,9 @@ from stamm.activations.fused.graph import TRUTH, Graph
 _NAMED: dict[str, Callable[..., Tensor]] = {
     "div": torch.true_divide,
     "neg": torch.negative,
-    "minimum": torch.minimum,
-    "maximum": torch.maximum,
+    # The first of two equal zeros; NaN where an operand is.
+    "minimum": lambda a, b: torch.where((b < a) | torch.isnan(b), b, a),
+    "maximum": lambda a, b: torch.where((b > a) | torch.isnan(b), b, a),
 }
 
 
