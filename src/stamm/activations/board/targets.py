@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -142,15 +141,17 @@ def _program(*names: str) -> str:
     raise RunError(f"{' or '.join(names)} is not installed", fix=f"Install {names[0]}")
 
 
-def _done(command: Sequence[str], folder: Path, what: str, **variables: str) -> str:
+def _done(command: Sequence[str], folder: Path, what: str) -> str:
     """Output of a command.
 
     Raises   RunError where it fails.
     """
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=_SECONDS,
-        env={**os.environ, **variables},
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"{what} takes more than {_SECONDS} seconds") from None
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         raise RunError(f"{what} fails: {(lines or ['without a message'])[-1][:200]}")
@@ -325,6 +326,16 @@ results.numpy().tofile("{name}.out")
 """
 
 
+# Triton reads the variable when it is loaded.
+_INTERPRETED = """
+import importlib, os, sys
+os.environ["TRITON_INTERPRET"] = "1"
+sys.path[:] = {path!r}
+for name in {names!r}:
+    importlib.import_module(name)
+"""
+
+
 def _triton(cases: Sequence[Case], folder: Path) -> None:
     for case in cases:
         # The interpreter has no library of device functions.
@@ -358,16 +369,8 @@ def _triton(cases: Sequence[Case], folder: Path) -> None:
                 columns=slopes + 1,
             )
         )
-    imports = (
-        f"import importlib, sys; sys.path.insert(0, '.')\nfor n in {[c.name for c in cases]!r}:"
-    )
-    _done(
-        [sys.executable, "-c", f"{imports}\n    importlib.import_module('run_' + n)\n"],
-        folder,
-        "Triton's interpreter",
-        TRITON_INTERPRET="1",
-        PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
-    )
+    run = _INTERPRETED.format(path=[".", *sys.path], names=[f"run_{case.name}" for case in cases])
+    _done([sys.executable, "-c", run], folder, "Triton's interpreter")
 
 
 def _installed(name: str) -> str:
