@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -294,14 +295,10 @@ def _program_of(function: str) -> Program:
             x = graph.add(Node("input", number=float(inputs - 1)))
             graph.outputs = (graph.add(Node(function, (x.place,))).place,)
             graphs[name][dtype] = graph
-    return Program(
-        spec=catalog.get("identity"),
-        name=f"only_{function}_",
-        inputs=("x",),
-        parameters={},
-        forward=graphs["forward"],
-        backward=graphs["backward"],
-    )
+    program = copy.copy(program_of(catalog.get("identity")))
+    # Its own graphs in place of those of a spec.
+    vars(program).update(name=f"only_{function}_", **graphs)
+    return program
 
 
 def _target_row(

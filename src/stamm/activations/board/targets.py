@@ -23,6 +23,7 @@ from stamm.activations.board.jax_library import from_jax, jax_modules, to_jax
 from stamm.activations.board.mlx_library import from_mlx, mlx_modules, to_mlx
 from stamm.activations.board.onnx_library import onnxruntime_library, session
 from stamm.activations.conformance.implementations import raised
+from stamm.activations.emitters.onnx import onnx_library
 from stamm.activations.emitters.program import Program
 from stamm.base.errors import RunError, StammError
 
@@ -123,13 +124,14 @@ def _mlx(case: Case) -> list[Tensor]:
 
 
 def _onnx(case: Case) -> list[Tensor]:
-    given = {n: x.numpy() for n, x in zip(case.program.inputs, case.given, strict=True)}
-    given |= {
-        n: np.asarray(p, np.float32)
-        for n, p in zip(case.program.parameters, case.parameters, strict=True)
-    }
-    results = session(case.text).run(None, given)
+    model = onnx_library().ModelProto.FromString(case.text)
+    for value in model.graph.input:
+        value.type.tensor_type.ClearField("shape")  # a parameter for each element, as for JAX
     count = len(case.given[0])
+    given = {n: x.numpy() for n, x in zip(case.program.inputs, case.given, strict=True)}
+    for name, number in zip(case.program.parameters, case.parameters, strict=True):
+        given[name] = np.full(count, number, np.float32)
+    results = session(model.SerializeToString()).run(None, given)
     return [torch.from_numpy(np.array(np.broadcast_to(r, count))) for r in results]
 
 
