@@ -7,6 +7,7 @@ model that transformers loads from a folder, for comparison with the original de
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging as std_logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -283,6 +284,22 @@ def activation_names(function: Any) -> frozenset[str]:
             for name, known in classes.items()
             if type(function) is (known[0] if isinstance(known, tuple) else known)
         )
+
+
+def hub_activations() -> dict[str, Any]:
+    """By name in a configuration, what makes each activation of transformers: `ACT2FN[name]`.
+
+    Raises   ExportError when transformers is missing.
+    """
+    with quiet_transformers() as transformers:
+        table = transformers.activations.ACT2FN
+        names = list(transformers.activations.ACT2CLS)
+
+    def made(name: str) -> Any:
+        with quiet_transformers():
+            return table[name]
+
+    return {name: functools.partial(made, name) for name in names}
 
 
 def _is_our_code(folder: Path) -> bool:
