@@ -4,11 +4,13 @@
 # make test-sweep  the tests that repeat one path of the code for every activation of the catalogue
 # make check   set up, then lint, format and type checks
 # make bench   measure speed here, with the machine's own vectors and with AVX2 (about 14 minutes)
-# make docs    build the documentation site into build/docs (about three minutes)
+# make docs    build the documentation site into build/docs (about three minutes); PLAYGROUND=1 adds a page
+#              in which the model of ARM answers (default runs/demo/arms/xielu, with its ONNX export; needs npm)
 # make gpu     on a machine with a GPU: numerics, races and benchmarks (docs/gpu.md)
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+ARM ?= runs/demo/arms/xielu
 # Its torch must be built with CUDA, so this may be the Python of the machine.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
@@ -50,7 +52,7 @@ bench: $(READY)
 	@$(BIN)/python -m bench.cpu
 
 docs: $(READY)
-	@$(BIN)/python -m tools.docs_site build/docs
+	@$(BIN)/python -m tools.docs_site build/docs $(if $(PLAYGROUND),--playground $(ARM))
 
 gpu:
 	@PYTHONPATH="$(CURDIR)/src:$$PYTHONPATH" $(GPU_PYTHON) -m bench.gpu

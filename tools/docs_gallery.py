@@ -82,7 +82,8 @@ def write_gallery(names: Sequence[str], pages: Path) -> str:
         f"# Gallery\n\n{len(names)} activations, each with formulas, plots, certificate and origin. "
         "Strong lines are the functions, thin blue lines their gradients, at the initial parameters, from "
         f"-{REACH:g} to {REACH:g}. Gated units, act(gate) * up, are marked; their curve is that of the gate.\n\n"
-        f'<p><a href="{pages.name}/compare.html">Compare activations in one plot</a></p>\n\n'
+        f'<p><a href="{pages.name}/compare.html">Compare activations in one plot</a>, or '
+        f'<a href="{pages.name}/compose.html">compose a gradient of your own</a> and see its integral.</p>\n\n'
         f'{_FILTER}\n<div class="gallery">\n{grid}\n</div>\n\n{_SCRIPT}'
     )
 

@@ -1,10 +1,11 @@
 """Build the documentation site into a folder, without a network.
 
-    python -m tools.docs_site OUT [--activations NAME ...]
+    python -m tools.docs_site OUT [--activations NAME ...] [--playground ARM]
 
 The site is docs/ with an index, pages of the command line, the recipes and the modules made from the
 code, and a gallery of all activations (or of those named, for a quick look). Links from the pages to files
-outside docs/ are shown as text. Sphinx' warnings are errors.
+outside docs/ are shown as text. Sphinx' warnings are errors. With --playground, the model of a trained arm
+answers in a page; npm fetches its runtime.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stamm.activations import catalog
+from stamm.base.errors import StammError
 from stamm.base.files import write_text
 from tools.docs_gallery import write_gallery
+from tools.docs_playground import compose_page, write_model_page
 from tools.docs_reference import command_pages, module_pages, recipe_page
 
 ROOT = Path(__file__).parents[1]
@@ -29,19 +32,23 @@ DOCS = ROOT / "docs"
 # Pages of docs/ that are reference, or have a place of their own in the index.
 PLACED = ("README", "run-folder", "glossary", "python", "evidence", "what_is_different")
 EXPLANATION = ("activations", "chat_format", "comparisons")
+NPM = ROOT / "build" / "npm"
+WITH = '<a href="model/model.html">A trained model continues your text</a>, in onnxruntime-web.'
+WITHOUT = "This site was built without the model: `make docs PLAYGROUND=1` adds it."
 _LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+[^)]*)\)")
 
 
-def build(out: Path, names: Sequence[str]) -> None:
+def build(out: Path, names: Sequence[str], arm: Path | None = None) -> None:
     """Write the site into `out`, which is replaced.
 
     names   activations of the gallery
+    arm     a trained model with an ONNX export, which answers in a page
 
-    Raises  SystemExit with Sphinx' code when a page has an error
+    Raises  SystemExit with Sphinx' code when a page has an error; as `write_model_page`
     """
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source"
-        assemble(source, names)
+        assemble(source, names, arm)
         sphinx = (sys.executable, "-m", "sphinx", "-b", "html", "-q", "-W", "--keep-going")
         done = subprocess.run([*sphinx, str(source), f"{folder}/site"], check=False)
         if done.returncode:
@@ -51,9 +58,11 @@ def build(out: Path, names: Sequence[str]) -> None:
         shutil.copytree(Path(folder) / "site", out)
 
 
-def assemble(source: Path, names: Sequence[str]) -> None:
+def assemble(source: Path, names: Sequence[str], arm: Path | None = None) -> None:
     """Write what Sphinx reads into `source`, a folder that does not exist yet."""
-    shutil.copytree(DOCS, source, ignore=shutil.ignore_patterns("site"))
+    if arm is not None:
+        write_model_page(arm, source / "_extra" / "model", NPM)
+    shutil.copytree(DOCS, source, ignore=shutil.ignore_patterns("site"), dirs_exist_ok=True)
     shutil.copytree(DOCS / "site", source, dirs_exist_ok=True)
     for page in source.rglob("*.md"):
         depth = len(page.relative_to(source).parts) - 1
@@ -64,6 +73,11 @@ def assemble(source: Path, names: Sequence[str]) -> None:
     extra = source / "_extra" / "gallery"
     extra.mkdir(parents=True)
     write_text(source / "gallery.md", write_gallery(names, extra))
+    write_text(extra / "compose.html", compose_page())
+    playground = (source / "playground.md").read_text(encoding="utf-8")
+    write_text(
+        source / "playground.md", playground.replace("{MODEL}", WITHOUT if arm is None else WITH)
+    )
     _copy_reports(source)
     write_text(source / "index.md", _index(source))
 
@@ -117,10 +131,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--activations", nargs="*", help="names of the gallery (default: all)")
+    parser.add_argument("--playground", type=Path, metavar="ARM", help="runs/demo/arms/xielu")
     options = parser.parse_args()
     os.environ["COLUMNS"] = "100"
     names = options.activations or [spec.name for spec in catalog.ENTRIES]
-    build(options.out, names)
+    try:
+        build(options.out, names, options.playground)
+    except StammError as error:
+        sys.exit(error.line())
     print(options.out / "index.html")
 
 

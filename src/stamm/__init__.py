@@ -9,6 +9,7 @@ The public interface for Python, imported on first use: `import stamm` loads no 
     derive, emit, check              an activation from its gradient, in other languages; proofs and accuracy
     like                 the known activations that a function equals, or is near
     open_run             read a run folder
+    swap, parameter_groups, StammCallback            an activation in any model of transformers, and its training
     load, generate       a trained model with its tokenizer; greedy continuations
     recipes              the recipes, and `recipes.build("demo", "pretrain.sequences=96")`
     activations          the whole of gradients, specs, gates and derivation
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
     from stamm.reports.verb import report
     from stamm.runs.metrics import read_metrics
     from stamm.search.verb import search
+    from stamm.swap.callback import StammCallback
+    from stamm.swap.shapes import parameter_groups
+    from stamm.swap.verb import swap
     from stamm.tokenizer.tokenizer import Tokenizer
 
 __version__ = VERSION
@@ -71,6 +75,7 @@ __all__ = [
     "RunError",
     "RunFolder",
     "Spec",
+    "StammCallback",
     "StammError",
     "Tokenizer",
     "__version__",
@@ -92,6 +97,7 @@ __all__ = [
     "observe",
     "open_pack",
     "open_run",
+    "parameter_groups",
     "read_metrics",
     "recipes",
     "release",
@@ -100,11 +106,12 @@ __all__ = [
     "sample",
     "score",
     "search",
+    "swap",
     "verify",
 ]
 
 # Packages whose name is that of a verb, of which NAME/verb.py has the function.
-_VERBS = ("audit", "compare", "evaluate", "export", "observe", "release", "search")
+_VERBS = ("audit", "compare", "evaluate", "export", "observe", "release", "search", "swap")
 # Public name -> module, or module:name where the name differs.
 _MODULE_OF = {
     "ConfigError": "base.errors",
@@ -114,6 +121,7 @@ _MODULE_OF = {
     "RunError": "base.errors",
     "RunFolder": "recipes.run_folder",
     "Spec": "activations.spec",
+    "StammCallback": "swap.callback",
     "StammError": "base.errors",
     "Tokenizer": "tokenizer.tokenizer",
     "activation": "activations.module:build_activation",
@@ -128,6 +136,7 @@ _MODULE_OF = {
     "load": "recipes.load",
     "open_pack": "recipes.ledger",
     "open_run": "recipes.run_folder",
+    "parameter_groups": "swap.shapes",
     "read_metrics": "runs.metrics",
     "report": "reports.verb",
     "run": "recipes.execute",

@@ -91,7 +91,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
         ("sft", [GOOD], ("prepare.seed=5", "prepare.held_out=0"), "no step of this run reads prepare.seed (set by prepare.seed=5)"),
         ("sft", [GOOD], ("prepare.kind=chat",), "no step of this run reads prepare.kind (set by prepare.kind=chat)"),
         ("dpo", [PAIR], ("train.z_loss=10",), "unknown key 'train.z_loss'"),
-        ("sft", [GOOD], ("train.batch.0.size=0",), "size = 0 must be positive (train.batch.0.size set on the command line)"),
+        ("sft", [GOOD], ("train.batch.0.size=0",), "size = 0 must be at least 1 (train.batch.0.size set on the command line)"),
     ],
 )  # fmt: skip
 def test_data_and_settings_that_do_not_fit(

@@ -144,7 +144,7 @@ def test_a_trained_study_is_found_by_itself_and_by_its_arms(smoke_run: Path, sta
         (["goldfish", "PACK", "hash=md5"], 2, "hash"),
         (["goldfish", "PACK", "kk=1"], 2, "Did you mean 'k'?"),
         (["goldfish", "PACK", "context=1"], 2, "context = 1 must be at least 2"),
-        (["goldfish", "PACK", "zero_share=2"], 2, "must lie between 0 and 1"),
+        (["goldfish", "PACK", "zero_share=2"], 2, "zero_share = 2.0 must lie in [0, 1]"),
         (["goldfish", "PACK", "split=test"], 1, "has no split 'test'"),
         (["goldfish", "PACK", "--quick"], 2, "takes no flags but --json"),
         (["goldfish", "PACK", "h=10M"], 1, "no document is as long as a window"),

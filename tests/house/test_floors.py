@@ -21,7 +21,7 @@ FLOORS = (
     ("optim", "models", "corpus"),
     ("engine", "evaluate", "audit", "observe", "export"),
     ("pretrain",),
-    ("adapt", "release", "compare", "align"),
+    ("adapt", "release", "compare", "align", "swap"),
     ("search",),
     ("reports",),
     ("recipes",),
@@ -67,7 +67,10 @@ DOORS = {
     "gguf": {"export/gguf_file.py"},
     "xllamacpp": {"export/llama_cpp.py"},
     "onnx": {"activations/emitters/onnx.py"},
-    "onnxruntime": {"export/onnx_target.py"},
+    "onnxruntime": {"activations/board/onnx_library.py"},
+    "jax": {"activations/board/jax_library.py"},
+    "mlx": {"activations/board/mlx_library.py"},
+    "executorch": {"activations/board/executorch_library.py"},
 }
 # Deriving a spec of the user's own needs sympy; a built-in one must never load it.
 SYMPY_DOOR = (

@@ -11,10 +11,11 @@ from typing import Any
 from unittest.mock import patch
 
 from stamm.align.training import config as finetune_config
+from stamm.base import bounds as base_bounds
 from stamm.base import config as base_config
 
 # Code that copies, compares or checks whole configurations, whatever they are for.
-_BOOKKEEPING = (dataclasses.__file__, base_config.__file__, "<string>")
+_BOOKKEEPING = (dataclasses.__file__, base_config.__file__, base_bounds.__file__, "<string>")
 _RUNS = {"FineTuneRun": "FineTuneJobConfig", "GRPORun": "GRPOJobConfig"}
 _COPIES = {finetune_config.FineTuneRun.of.__func__.__code__.co_filename: ("of", "<dictcomp>")}
 

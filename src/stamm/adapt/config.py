@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from stamm.activations.catalog.registry import named_activation
 from stamm.activations.spec import Gated, Spec
+from stamm.base.bounds import AtLeastOne, Threads, at_least
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.models.config import DecoderConfig, Dense, GatedFFN, PlainFFN
@@ -26,18 +28,13 @@ class ReplacementConfig:
 
     activation: str | Spec = "xielu"
     text: str | None = None
-    tokens: int = 32_768
-    batch_tokens: int = 4096
-    threads: int = 2
+    tokens: Annotated[int, at_least(2)] = 32_768
+    batch_tokens: AtLeastOne = 4096
+    threads: Threads = 2
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activation", named_activation(self.activation))
-        validate(
-            self,
-            ("tokens", self.tokens >= 2, "must be at least 2"),
-            ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
-            ("threads", self.threads >= 1, "must be at least 1"),
-        )
+        validate(self)
 
 
 def swapped_config(config: DecoderConfig, activation: str | Spec) -> DecoderConfig:

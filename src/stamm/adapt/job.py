@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stamm.activations.fit import ActivationFit, fit_activation
 from stamm.activations.module import ActivationModule
 from stamm.adapt.config import ReplacementConfig, swapped_config
-from stamm.adapt.fit import ActivationFit, fit_activation
 from stamm.adapt.records import ReplacementFile, SwappedLayer
 from stamm.adapt.refit import RefitMatrix, refit_layers
 from stamm.adapt.sample import mean_loss, sample_layers

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, kw_only=True)
 class SwappedLayer:
-    """One layer, as `adapt.fit.ActivationFit` and `adapt.refit.RefitMatrix` describe it.
+    """One layer, as `activations.fit.ActivationFit` and `adapt.refit.RefitMatrix` describe it.
 
     parameters            effective values of the trainable shape parameters
     initial_error         None where the new activation is not finite without the fit

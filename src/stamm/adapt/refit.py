@@ -4,7 +4,7 @@ With h the old and k the new outputs of the activation (of a gated block: times 
 
     min over V of   sum_n |W h_n - V k_n|^2 + r |V - c W|^2,   r = RIDGE x the mean square of k x tokens
 
-c is the output scale of `adapt.fit`: without the sum over tokens V would be c W.
+c is the output scale of `activations.fit`: without the sum over tokens V would be c W.
 
 Letters: N tokens of a batch without padding, C units of a block, D width of the residual stream.
 """
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from stamm.activations.codegen.kernel_lookup import kernel_of
+from stamm.activations.fit import ActivationFit
 from stamm.activations.module import GatedActivation
 from stamm.activations.spec import Spec
-from stamm.adapt.fit import ActivationFit
 from stamm.adapt.sample import token_batches
 from stamm.models.config import SavePost
 from stamm.models.decoder import Decoder

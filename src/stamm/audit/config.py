@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, Natural, Positive, PositiveShare, Threads, within
+from stamm.base.config import Bounded, validate
 from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 
 Published = Literal["offset_bucket", "low_type_token_ratio"]
@@ -36,32 +36,26 @@ class GridConfig:
              utils/exclude_noises.py; Hayes et al. 2024, arXiv 2410.19482
     """
 
-    prefixes: tuple[int, ...] = (50, 100, 250, 500, 1000, 2000, 3000, 4000, 5000)
-    offsets: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-    match_tokens: int = 50
-    temperature: float = 1.0
-    top_k: int = 40
-    top_p: float = 1.0
-    seed: int = 42
+    prefixes: tuple[AtLeastOne, ...] = (50, 100, 250, 500, 1000, 2000, 3000, 4000, 5000)
+    offsets: tuple[Natural, ...] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+    match_tokens: AtLeastOne = 50
+    temperature: Positive = 1.0
+    top_k: Natural = 40
+    top_p: PositiveShare = 1.0
+    seed: Annotated[int, within("[0, 2^64)")] = 42
     as_published: tuple[Published, ...] = ()
     excluded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        warm = math.isfinite(self.temperature) and self.temperature > 0
         validate(
             self,
-            ("prefixes", _rising(self.prefixes) and self.prefixes[0] >= 1, "must rise from 1"),
-            ("offsets", _rising(self.offsets) and self.offsets[0] >= 0, "must rise from 0"),
-            ("match_tokens", self.match_tokens >= 1, "must be at least 1"),
-            ("temperature", warm, "must be positive"),
-            ("top_k", self.top_k >= 0, "must be 0 or more"),
-            ("top_p", 0 < self.top_p <= 1, "must be above 0 and at most 1"),
-            ("seed", 0 <= self.seed < 2**64, "must lie in [0, 2^64)"),
+            ("prefixes", _rising(self.prefixes), "must rise"),
+            ("offsets", _rising(self.offsets), "must rise"),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditConfig:
+class AuditConfig(Bounded):
     """Continuations of planted passages, compared with the true text.
 
     prefix_tokens   tokens of the passage shown after <s>. 50 is the shortest of Apertus' audit
@@ -84,29 +78,18 @@ class AuditConfig:
     threads         CPU threads; part of the configuration because sums depend on it
     """
 
-    prefix_tokens: int = 50
-    new_tokens: int = 100
-    candidates: int = 255
+    prefix_tokens: AtLeastOne = 50
+    new_tokens: AtLeastOne = 100
+    candidates: Annotated[int, within("[1, 1000000]")] = 255
     grid: GridConfig | None = field(default_factory=GridConfig)
-    min_k: float = 0.2
+    min_k: PositiveShare = 0.2
     passages: str = ""
     reference: str = ""
     toxicity_classifier: str = ""
     answers: str = ""
     redact: bool = False
-    batch_tokens: int = 8192
-    threads: int = 2
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("threads", self.threads >= 1, "must be at least 1"),
-            ("prefix_tokens", self.prefix_tokens >= 1, "must be at least 1"),
-            ("new_tokens", self.new_tokens >= 1, "must be at least 1"),
-            ("candidates", 1 <= self.candidates <= 1_000_000, "must lie in 1 to 1000000"),
-            ("min_k", 0 < self.min_k <= 1, "must be above 0 and at most 1"),
-            ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
-        )
+    batch_tokens: AtLeastOne = 8192
+    threads: Threads = 2
 
     def files(self) -> dict[str, Path]:
         """The user's files that an audit reads: passages, answers, and a classifier's."""

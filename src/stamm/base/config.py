@@ -18,12 +18,14 @@ import contextlib
 import contextvars
 import dataclasses
 import difflib
+import functools
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
+from stamm.base.bounds import exceeded_bounds
 from stamm.base.decoder import (
     KIND,
     RefusedError,
@@ -48,18 +50,25 @@ _FORMS, _FIELDS = 3, 8  # assignments, and names of fields, that one message off
 
 
 def validate(config: object, *checks: tuple[str, bool, str]) -> None:
-    """Raise one ConfigError that lists every failed check of `config`.
+    """Raise one ConfigError that lists every bound that a field of `config` exceeds, and every failed check.
 
     checks   (field, holds, message): the message completes "field = value ..."; "train.loss" is the
              field of a field
     """
-    problems = [
+    problems = exceeded_bounds(type(config), functools.partial(getattr, config)) + [
         f"{type(config).__name__}.{name} = {operator.attrgetter(name)(config)!r} {message}"
         for name, holds, message in checks
         if not holds
     ]
     if problems:
         raise ConfigError("; ".join(problems))
+
+
+class Bounded:
+    """A configuration that is checked by the bounds of its fields (`base/bounds.py`) alone."""
+
+    def __post_init__(self) -> None:
+        validate(self)
 
 
 def raise_together(problems: Sequence[ConfigError]) -> None:
@@ -398,10 +407,20 @@ def _constructed(node: Any, path: str, given: list[str], where: str) -> Any:
 
     path    of the draft in the tree
     given   paths of all assignments, to name those that cause an error
+    Raises  ConfigError with the problems of all classes whose fields could be constructed
     """
+    problems: list[ConfigError] = []
+    built = _build(node, path, given, where, problems)
+    raise_together(problems)
+    return built
+
+
+def _build(node: Any, path: str, given: list[str], where: str, problems: list[ConfigError]) -> Any:
+    """The value of a draft, or None where an error was added to `problems`."""
+    before = len(problems)
     if isinstance(node, _Items):
         return tuple(
-            _constructed(item, _join(path, str(index)), given, where)
+            _build(item, _join(path, str(index)), given, where, problems)
             for index, item in enumerate(node.items)
         )
     if not isinstance(node, _Draft):
@@ -410,19 +429,26 @@ def _constructed(node: Any, path: str, given: list[str], where: str) -> Any:
     inside = [p for p in given if _is_below(p, path) or _is_below(path, p)]
     if missing := missing_fields(node.kind, node.values):
         refused = RefusedError("missing keys", missing, keys=[path] if path else [])
-        raise _error(refused, _blame(inside, where))
+        problems.append(_error(refused, _blame(inside, where)))
     values = {
-        name: _constructed(value, _join(path, name), given, where)
+        name: _build(value, _join(path, name), given, where, problems)
         for name, value in node.values.items()
     }
     try:
+        if len(problems) > before:  # its relations cannot be checked, the bounds of its fields can
+            if exceeded := exceeded_bounds(node.kind, values.get):
+                raise ConfigError("; ".join(exceeded))
+            return None
         return node.kind(**values)
     except ConfigError as error:
         if error.where:
-            raise
-        words = set(re.findall(r"\w+", f"{error.what} {error.fix}"))
-        named = [p for p in inside if words & set(p.split(".")[-1:])]
-        raise ConfigError(error.what, where=_blame(named or inside, where), fix=error.fix) from None
+            problems.append(error)
+        else:
+            words = set(re.findall(r"\w+", f"{error.what} {error.fix}"))
+            named = [p for p in inside if words & set(p.split(".")[-1:])]
+            blamed = _blame(named or inside, where)
+            problems.append(ConfigError(error.what, where=blamed, fix=error.fix))
+    return None
 
 
 def _is_below(path: str, above: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stamm.base.errors import visible
@@ -11,6 +13,7 @@ from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
+    from stamm.activations.board.records import BoardRecord
     from stamm.activations.conformance.check import ActivationReport
     from stamm.activations.conformance.verdict import VerdictTable
     from stamm.corpus.goldfish_check import GoldfishReport
@@ -35,6 +38,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of `check`."""
     parser.usage = (
         "stamm check NAME [flags]\n       stamm check --all\n"
+        "       stamm check --board [--quick] [--out FOLDER] [--json]\n"
         "       stamm check goldfish PACK_OR_RUN [key=value ...] [--json]"
     )
     parser.add_argument(
@@ -77,10 +81,22 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="20,000 float32 inputs instead of 400,000, and fewer points in the proofs",
+        help="20,000 float32 inputs instead of 400,000, and fewer points in the proofs; of the board, few entries",
     )
     parser.add_argument(
         "--all", action="store_true", help="check every entry of the catalogue, with --quick"
+    )
+    parser.add_argument(
+        "--board",
+        action="store_true",
+        help="the conformance board: activations in the installed libraries, and every entry in every"
+        " target of `stamm emit`",
+    )
+    parser.add_argument(
+        "--out",
+        type=text,
+        metavar="FOLDER",
+        help="write the pages of the board to FOLDER: conformance.md and conformance_targets.md",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -97,10 +113,14 @@ def run(options: argparse.Namespace, verb: str) -> int:
         write_golden=options.write_golden,
         quick=options.quick,
         all=options.all,
+        board=options.board,
+        out=options.out,
         log=_ignore if options.json else _print_line,
     )
     if options.json:
         print_json(report.plain())
+    elif report.board is not None:
+        _print_board(report.board, report.pages)
     elif report.goldfish is not None:
         _print_goldfish(report.goldfish)
     elif report.golden:
@@ -142,6 +162,18 @@ def _print_activation(report: ActivationReport) -> None:
         print(f"\n{visible(note, 600)}")
     failed = len(report.failed) or "none"
     print(f"\n{failed} of {len(report.findings)} checks failed, {report.seconds:.0f} s")
+
+
+def _print_board(record: BoardRecord, pages: Sequence[Path]) -> None:
+    """Print the defects of libraries, the counts of the targets, and the files."""
+    from stamm.activations.board.page import COUNTS, WRONG_ULP, defect_cells, target_counts
+
+    print(f"\nnot finite, of the wrong sign, or {WRONG_ULP:g} ulp off")
+    print_table(("library", "function", "dtype", "f", "f'", ""), defect_cells(record))
+    print("\nentries of each target, largest errors of value, slope and parameter gradients")
+    print_table(COUNTS, target_counts(record))
+    for page in pages:
+        print(f"file  {visible(str(page))}")
 
 
 def _print_verdicts(title: str, table: VerdictTable) -> None:

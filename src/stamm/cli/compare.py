@@ -12,7 +12,7 @@ from stamm.cli.output import print_table, print_text
 from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.compare import Comparison
-from stamm.recipes.matching import EqualTime
+from stamm.recipes.matching import EqualTime, output_deviation
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -46,24 +46,35 @@ def _print_cost(config: Comparison) -> None:
     from stamm.compare.verb import arm_costs, power_lines
 
     costs = arm_costs(config)
-    trials, seeds = config.tuning.trials, len(config.seeds)
+    seeds = len(config.seeds)
     rows = [
         [
             arm.name,
             f"{arm.run.model.ffn.spec.name} {arm.run.model.ffn.width}",
             f"{count_parameters(arm.run.model).total:,}",
-            f"{trials} of {_length(arm.short)}" if trials else "none",
+            _output_deviation(arm.run),
+            f"{arm.trials} of {_length(arm.short)}" if arm.trials else "none",
             f"{seeds} of {_length(arm.run)}",
             flops_text(arm.flops),
         ]
         for arm in costs
     ]
     print_table(
-        ["arm", "feed-forward", "parameters", "tuning runs", "seed runs", "work"], rows, wrap=True
+        [
+            "arm",
+            "feed-forward",
+            "parameters",
+            "output at start",
+            "tuning runs",
+            "seed runs",
+            "work",
+        ],
+        rows,
+        wrap=True,
     )
     print_text(
         "",
-        f"{len(rows) * (trials + seeds)} runs, {flops_text(sum(arm.flops for arm in costs))} of useful work, "
+        f"{sum(arm.trials + seeds for arm in costs)} runs, {flops_text(sum(arm.flops for arm in costs))} of useful work, "
         f"{bytes_text(sum(arm.disk for arm in costs))} of checkpoints and models.",
         *power_lines(config),
     )
@@ -72,6 +83,12 @@ def _print_cost(config: Comparison) -> None:
             f"Run lengths other than {config.baseline}'s are set after step times are measured (step "
             "pace); this table assumes equal step times."
         )
+
+
+def _output_deviation(run: PretrainConfig) -> str:
+    """Standard deviation of an output of a feed-forward block at the start, as text."""
+    deviation = output_deviation(run.model)
+    return "" if deviation is None else f"{deviation:.3g}"
 
 
 def _length(run: PretrainConfig) -> str:

@@ -82,8 +82,8 @@ def difference_figure(compared: Compared, judgement: Judgement) -> Figure | None
         title=f"Held-out loss against {legend_name(compared.baseline)}",
         caption=(
             "A dot is the mean over seeds of the difference to the baseline of the same seed, the "
-            "strokes are the seeds, a line is the interval, widened as Holm's correction asks. A "
-            "filled dot is a difference that is shown: its line excludes 0."
+            "strokes are the seeds, a line is the interval; all of them together hold the truth with the "
+            "confidence of the comparison. A filled dot is a difference that is shown."
         ),
         alt="; ".join(
             f"{line.name}: {signed(difference.interval.mean, 4)}, interval {span(difference.interval, signs=True)}"
@@ -119,7 +119,11 @@ def tuning_figure(compared: Compared) -> Figure | None:
     def paint(panels: list[Axes]) -> None:
         (axes,) = panels
         for arm in arms:
-            there = [(t.rate, t.loss_nats) for t in arm.trials if t.loss_nats is not None]
+            there = [
+                (t.rate, t.loss_nats)
+                for t in arm.trials
+                if t.loss_nats is not None and t.shape_factor == arm.shape_factor
+            ]
             axes.plot(
                 [rate for rate, _ in there],
                 [loss for _, loss in there],
@@ -152,6 +156,11 @@ def tuning_figure(compared: Compared) -> Figure | None:
         if cut is None
         else f" Losses above {fixed(cut[1], 2)} lie outside of the drawing; the table has them."
     )
+    shaped = (
+        " Of arms with trained shapes the runs at the chosen factor of their rate are drawn."
+        if any(arm.shape_factor is not None for arm in arms)
+        else ""
+    )
     diverged = f" Without a finite loss, and not drawn: {', '.join(gone)}." if gone else ""
     edge = [arm.name for arm in arms if arm.at_edge]
     inside = (
@@ -164,18 +173,27 @@ def tuning_figure(compared: Compared) -> Figure | None:
         title="Short runs by learning rate",
         caption=(
             f"Training loss at the end of runs of {percent(compared.short, 0)} of the length; the "
-            f"ringed one was chosen. {inside}{above}{diverged}"
+            f"ringed one was chosen. {inside}{shaped}{above}{diverged}"
         ),
         alt="; ".join(f"{arm.name}: {arm.rate:.3g} chosen" for arm in arms if arm.rate is not None),
         svg=draw("tuning", 3.3, paint),
         data=DataTable(
-            columns=("arm", "learning rate", "loss, nats per kept token", "chosen"),
+            columns=(
+                "arm",
+                "learning rate",
+                "factor of the shapes",
+                "loss, nats per kept token",
+                "chosen",
+            ),
             rows=tuple(
                 (
                     arm.name,
                     f"{trial.rate:.4g}",
+                    "" if trial.shape_factor is None else f"{trial.shape_factor:g}",
                     "not finite" if trial.loss_nats is None else fixed(trial.loss_nats, 4),
-                    "chosen" if trial.rate == arm.rate else "",
+                    "chosen"
+                    if (trial.rate, trial.shape_factor) == (arm.rate, arm.shape_factor)
+                    else "",
                 )
                 for arm in arms
                 for trial in arm.trials

@@ -16,7 +16,7 @@ from stamm.base.units import count_text, flops_text, seconds_text
 from stamm.compare.figures import comparison_figures
 from stamm.compare.noise import noise_table
 from stamm.compare.results import Compared
-from stamm.compare.verdict import ArmLine, Judgement, judged
+from stamm.compare.verdict import SCALES, ArmLine, Judgement, judged
 from stamm.corpus.section import corpus_facts
 from stamm.pages.config import ReportConfig
 from stamm.pages.figure import DataTable
@@ -72,6 +72,7 @@ def render_comparison(compared: Compared, judgement: Judgement, config: ReportCo
             ", ".join(names),
             *(("exploratory",) if judgement.exploratory else ()),
             f"equal {compared.matched}",
+            *((SCALES[compared.scale],) if compared.scale else ()),
             f"{len(compared.seeds)} seeds",
             *corpus_facts(compared.view),
             *run_facts(compared.view),
@@ -130,7 +131,13 @@ def numbers(compared: Compared, judgement: Judgement) -> dict[str, Any]:
         for arm in compared.arms
     }
     json_values: dict[str, Any] = _finite(
-        {"schema": SCHEMA, "matched": compared.matched, **plain, "by_seed": by_seed}
+        {
+            "schema": SCHEMA,
+            "matched": compared.matched,
+            "scale": compared.scale,
+            **plain,
+            "by_seed": by_seed,
+        }
     )
     return json_values
 

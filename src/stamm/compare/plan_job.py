@@ -6,8 +6,8 @@ Leaves   plan.json, plan.sha256 (`sha256sum -c plan.sha256` checks it)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from stamm.base.errors import ConfigError
@@ -33,10 +33,12 @@ class Registration:
 
     sha256       of plan.json; "" where there is none
     deviations   from the plan; with one, the result is exploratory
+    output_deviations   by arm: standard deviation of an output of its blocks at the start
     """
 
     sha256: str
     deviations: tuple[str, ...]
+    output_deviations: Mapping[str, float] = field(default_factory=dict)
 
 
 def run(config: PlanConfig, workspace: Workspace) -> None:
@@ -117,7 +119,13 @@ def registration(run_folder: Path, compared: Compared) -> Registration:
             said.append(f"{one_line(arm.name, 40)} is not an arm of the plan")
         else:
             said += _run_deviations(run_folder / "final" / arm.name, planned[arm.name], plan)
-    return Registration(sha256=sha256, deviations=tuple(said))
+    return Registration(
+        sha256=sha256,
+        deviations=tuple(said),
+        output_deviations={
+            arm.name: arm.output_deviation for arm in plan.arms if arm.output_deviation is not None
+        },
+    )
 
 
 def _file_deviations(run_folder: Path, plan: PlanFile, sha256: str) -> list[str]:
@@ -154,6 +162,11 @@ def _run_deviations(folder: Path, arm: PlannedArm, plan: PlanFile) -> list[str]:
             said.append(
                 f"{name} with seed {seed} has the learning rate {peak:.4g}, not {arm.rate:.4g}"
             )
+        factor = trained.optimizer.shape_lr_factor
+        if arm.shape_factor is not None and factor != arm.shape_factor:
+            said.append(
+                f"{name} with seed {seed} has shape_lr_factor {factor}, not {arm.shape_factor:g}"
+            )
         if trained.sequences is not None and trained.sequences != arm.sequences:
             said.append(
                 f"{name} with seed {seed} has {trained.sequences:,} sequences, not {arm.sequences:,}"
@@ -167,9 +180,15 @@ class _Peak:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _ShapeFactor:
+    shape_lr_factor: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Trained:
     sequences: int | None = None
     schedule: _Peak = _Peak()
+    optimizer: _ShapeFactor = _ShapeFactor()
 
 
 def _with_choice(arm: PlannedArm, chosen: ChosenRate) -> PlannedArm:
@@ -179,4 +198,10 @@ def _with_choice(arm: PlannedArm, chosen: ChosenRate) -> PlannedArm:
         int(final.get("sequences", arm.sequences)) if isinstance(final, dict) else arm.sequences
     )
     tokens = arm.tokens // arm.sequences * sequences
-    return replace(arm, rate=chosen.rate, sequences=sequences, tokens=tokens)
+    return replace(
+        arm,
+        rate=chosen.rate,
+        shape_factor=chosen.shape_factor,
+        sequences=sequences,
+        tokens=tokens,
+    )

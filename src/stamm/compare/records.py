@@ -9,7 +9,11 @@ from typing import ClassVar
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedArm:
-    """An arm as planned. rate is the peak learning rate that tuning chose."""
+    """An arm as planned. rate is the peak learning rate that tuning chose.
+
+    shape_factor       the shapes' learning rate, as a multiple of it, that tuning chose; None: not tuned
+    output_deviation   standard deviation of an output of its feed-forward blocks at the start
+    """
 
     name: str
     activation: str
@@ -18,6 +22,8 @@ class PlannedArm:
     sequences: int
     tokens: int
     rate: float
+    shape_factor: float | None = None
+    output_deviation: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

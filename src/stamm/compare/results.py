@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from stamm.base.errors import RunError
 from stamm.base.receipts import is_present
@@ -80,6 +81,7 @@ class ComparedArm:
     number    its place, which gives its colour
     trials    by rising rate
     rate      chosen learning rate; None before the search is finished
+    shape_factor   chosen factor of the rate of trained shapes; None where it was not tuned
     at_edge   whether the best of the trials is the lowest or the highest
     tuning_seconds   of all short runs, from their receipts
     """
@@ -88,6 +90,7 @@ class ComparedArm:
     number: int
     trials: tuple[RateTrial, ...]
     rate: float | None
+    shape_factor: float | None
     at_edge: bool
     runs: tuple[SeedRun, ...]
     tuning_seconds: float
@@ -116,6 +119,7 @@ class Compared:
 
     view      the rest of its folder: manifest, steps
     matched   "parameters", "FLOPs" or "time"
+    scale     "EqualStart", "LearnedScale", or "" where the scale of blocks is not matched
     short     length of a short run, as a share
     looks     numbers of seeds after which a verdict was planned; () where none was
     stopped   the look that ended the comparison; None where none did
@@ -125,6 +129,7 @@ class Compared:
     arms: tuple[ComparedArm, ...]
     baseline: str
     matched: str
+    scale: str
     confidence: float
     seeds: tuple[int, ...]
     short: float
@@ -174,8 +179,14 @@ class _Name:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Scale:
+    kind: Literal["EqualStart", "LearnedScale"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Matched:
     kind: str
+    scale: _Scale | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in _MATCHED:
@@ -231,6 +242,7 @@ def read_comparison(run_folder: Path) -> Compared:
         ),
         baseline=config.baseline,
         matched=_MATCHED[config.matched.kind],
+        scale=config.matched.scale.kind if config.matched.scale else "",
         confidence=config.confidence,
         seeds=config.seeds,
         short=config.tuning.length,
@@ -254,6 +266,7 @@ def _arm(
         number=number,
         trials=chosen.trials if chosen else (),
         rate=chosen.rate if chosen else None,
+        shape_factor=chosen.shape_factor if chosen else None,
         at_edge=chosen.at_edge if chosen else False,
         runs=tuple(
             _run(folder, seed, config.average is not None)

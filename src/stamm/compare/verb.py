@@ -106,26 +106,30 @@ class ArmCost:
     """Runs and cost of one arm of a comparison.
 
     run, short     its training run, and that of its tuning
+    trials         number of runs of its tuning
     flops, disk    useful work, and bytes of checkpoints and models, of all its runs
     """
 
     name: str
     run: PretrainConfig
     short: PretrainConfig
+    trials: int
     flops: int
     disk: int
 
 
 def arm_costs(config: Comparison) -> list[ArmCost]:
     """Costs of the arms of a comparison, tuning included."""
-    costs, trials, seeds = [], config.tuning.trials, len(config.seeds)
+    costs, seeds = [], len(config.seeds)
     for name, run in config.runs().items():
+        trials = config.tuning.trials(run)
         short = config.short(run, config.tuning.rates[0])
         costs.append(
             ArmCost(
                 name=name,
                 run=run,
                 short=short,
+                trials=trials,
                 flops=trials * run_flops(short) + seeds * run_flops(run),
                 disk=_disk(run, seeds) + _disk(short, trials),
             )

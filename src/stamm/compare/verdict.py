@@ -39,6 +39,7 @@ class ArmLine:
     width: int | None
     parameters: int | None
     rate: float | None
+    shape_factor: float | None
     at_edge: bool
     diverged: tuple[int, ...]
     bits: ConfidenceInterval | None
@@ -89,9 +90,7 @@ class Judgement:
             against = _against(difference)
         return (
             one_line(line.name, 40),
-            ABSENT
-            if line.rate is None
-            else f"{line.rate:.3g}" + (" (edge)" if line.at_edge else ""),
+            _rate(line),
             "diverged" if line.diverged else fixed(bits.mean if bits else None, _DIGITS),
             span(bits, signs=False),
             str(bits.count) if bits else "0",
@@ -144,7 +143,7 @@ def judge_comparison(
     if looks:
         sentences.insert(len(lines) - 1 if by_arm else 1, _progress(whole, look, finished))
     if registered is not None and by_arm:
-        sentences.append(_planned(registered))
+        sentences += [*_scale(compared, registered), _planned(registered)]
     return Judgement(
         baseline=compared.baseline,
         confidence=compared.confidence,
@@ -175,6 +174,14 @@ def span(interval: ConfidenceInterval | None, *, signs: bool) -> str:
     return f"{write(interval.low, _DIGITS)} to {write(interval.high, _DIGITS)}"
 
 
+def _rate(line: ArmLine) -> str:
+    """The chosen learning rate, and that of the shapes as its multiple where it was tuned."""
+    if line.rate is None:
+        return ABSENT
+    shapes = "" if line.shape_factor is None else f", shapes x {line.shape_factor:g}"
+    return f"{line.rate:.3g}" + (" (edge)" if line.at_edge else "") + shapes
+
+
 def _against(difference: Difference | None) -> tuple[str, str, str, str]:
     if difference is None:
         return (ABSENT, "", "", "")
@@ -199,6 +206,7 @@ def _line(arm: ComparedArm, compared: Compared, difference: Difference | None) -
         width=first.ffn_width if first else None,
         parameters=summaries[0].parameters if summaries else None,
         rate=arm.rate,
+        shape_factor=arm.shape_factor,
         at_edge=arm.at_edge,
         diverged=arm.diverged,
         bits=interval(list(bits.values()), confidence) if bits else None,
@@ -333,9 +341,15 @@ def _lead(line: ArmLine, base: ArmLine) -> str:
     at = ""
     if base.parameters is not None and base.tokens is not None:
         at = f" at {count_text(base.parameters)} parameters and {count_text(base.tokens)} tokens"
+    holds_0 = (
+        "; the interval, which holds together with those of all arms, has 0 in it"
+        if ends.low <= 0 <= ends.high
+        else ""
+    )
     return (
         f"{subject} is {side} than {reference} by {fixed(abs(ends.mean), 3)} ± {fixed(half, 3)} bits "
-        f"per byte{at} ({_p_text(difference.adjusted)}){_tokens_text(reference, line.log_tokens)}."
+        f"per byte{at} ({_p_text(difference.adjusted)}{holds_0})"
+        f"{_tokens_text(reference, line.log_tokens)}."
     )
 
 
@@ -373,6 +387,33 @@ def _progress(compared: Compared, look: int | None, finished: int) -> str:
         return f"{said} The comparison stopped here, as planned: every arm is decided."
     waiting = finished - looks[look]
     return f"{said} Finished seeds that the next look will count: {waiting}." if waiting else said
+
+
+SCALES = {
+    "EqualStart": "equal scale at the start",
+    "LearnedScale": "a learned scale in every arm",
+}
+
+
+def _scale(compared: Compared, registered: Registration) -> list[str]:
+    """The sentence on the scale of the blocks, which changes losses of short runs more than the function does."""
+    if compared.scale == "LearnedScale":
+        return ["Every arm has one trained factor a layer on its activation, with the same rate."]
+    if not registered.output_deviations:
+        return []
+    values = {name: f"{value:.3g}" for name, value in registered.output_deviations.items()}
+    if compared.scale == "EqualStart":
+        return [
+            "Constants on the activations give the outputs of all blocks the standard deviation "
+            f"{next(iter(values.values()))} at the start."
+        ]
+    if len(set(values.values())) == 1:
+        return []
+    by_arm = ", ".join(f"{one_line(name, 40)} {value}" for name, value in values.items())
+    return [
+        f"Scale is not matched: the outputs of blocks start with the standard deviations {by_arm}. A "
+        "difference may be one of scale, not of functions: matched.scale=EqualStart separates them."
+    ]
 
 
 def _planned(registered: Registration) -> str:

@@ -9,9 +9,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from typing import Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
-from stamm.base.config import validate
+from stamm.base.bounds import (
+    AtLeastOne,
+    Natural,
+    Positive,
+    Seed,
+    Share,
+    at_least,
+    distinct,
+    not_empty,
+    within,
+)
+from stamm.base.config import Bounded, validate
 from stamm.base.user_code import NAMES_CODE, is_reference
 from stamm.corpus.classifiers.config import ThresholdConfig
 from stamm.corpus.consent.agents import APERTUS_AGENTS, fill_agents
@@ -20,7 +31,7 @@ from stamm.corpus.contamination.config import ContaminationConfig
 from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.language.config import SHIPPED_MODEL, LanguageConfig
 from stamm.corpus.licences.config import LicenceConfig
-from stamm.corpus.limits import LARGEST_SEED, FieldNames, ReadLimits
+from stamm.corpus.limits import FieldNames, MemoryGib, ReadLimits
 from stamm.corpus.pii.config import PiiConfig
 from stamm.corpus.quality.config import SHIPPED_THRESHOLDS, QualityConfig
 
@@ -53,25 +64,20 @@ class CanariesConfig:
     prefix_words  random words before each copy of what is prefixed
     """
 
-    kinds: tuple[Kind, ...] = KINDS
-    per_bucket: int = 4
-    repeats: tuple[int, ...] = (0, 1, 4, 16, 32)
-    words: int = 160
-    prefix_words: int = 20
+    kinds: Annotated[
+        tuple[Kind, ...], not_empty("name at least one kind"), distinct("names a kind twice")
+    ] = KINDS
+    per_bucket: Annotated[int, within("[1, 10000]")] = 4
+    repeats: Annotated[
+        tuple[Annotated[int, within("[0, 100000]")], ...],
+        not_empty("name at least one repeat count"),
+        distinct("names a count twice"),
+    ] = (0, 1, 4, 16, 32)
+    words: Annotated[int, within("[8, 100000]")] = 160
+    prefix_words: Annotated[int, within("[4, 1000]")] = 20
 
     def __post_init__(self) -> None:
-        validate(
-            self,
-            ("kinds", len(self.kinds) > 0, "is empty: name at least one kind"),
-            ("kinds", len(set(self.kinds)) == len(self.kinds), "names a kind twice"),
-            ("per_bucket", 1 <= self.per_bucket <= 10_000, "must lie in 1 to 10000"),
-            ("repeats", len(self.repeats) > 0, "is empty: name at least one repeat count"),
-            ("repeats", min(self.repeats, default=0) >= 0, "must not be negative"),
-            ("repeats", max(self.repeats, default=0) <= 100_000, "must not exceed 100000"),
-            ("repeats", len(set(self.repeats)) == len(self.repeats), "names a count twice"),
-            ("words", 8 <= self.words <= 100_000, "must lie in 8 to 100000"),
-            ("prefix_words", 4 <= self.prefix_words <= 1000, "must lie in 4 to 1000"),
-        )
+        validate(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,32 +92,31 @@ class ProbesConfig:
     """
 
     books: str
-    passages_per_bucket: int = 8
-    repeats: tuple[int, ...] = (0, 1, 4, 16, 32)
-    shortest: int = 900
-    longest: int = 1200
+    passages_per_bucket: AtLeastOne = 8
+    repeats: Annotated[
+        tuple[Natural, ...],
+        not_empty("name at least one repeat count"),
+        distinct("names a count twice"),
+    ] = (0, 1, 4, 16, 32)
+    shortest: Annotated[int, at_least(1, " character")] = 900
+    longest: AtLeastOne = 1200
 
     def __post_init__(self) -> None:
         validate(
             self,
-            ("passages_per_bucket", self.passages_per_bucket >= 1, "must be at least 1"),
-            ("repeats", len(self.repeats) > 0, "is empty: name at least one repeat count"),
-            ("repeats", min(self.repeats, default=0) >= 0, "must not be negative"),
-            ("repeats", len(set(self.repeats)) == len(self.repeats), "names a count twice"),
-            ("shortest", self.shortest >= 1, "must be at least 1 character"),
             ("longest", self.longest > self.shortest, f"must exceed shortest = {self.shortest}"),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class InjectionConfig:
+class InjectionConfig(Bounded):
     """Probes and canaries injected into the corpus. They are cleaned like every other document."""
 
     probes: ProbesConfig
     canaries: CanariesConfig | None = None
     pii: PiiConfig = field(default_factory=PiiConfig)
     limits: ReadLimits = field(default_factory=ReadLimits)
-    seed: int = 28
+    seed: Seed = 28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,19 +132,13 @@ class SourceShare:
 
     source: str = "*"
     language: str = "*"
-    weight: float | None = None
-    epochs: float | None = None
-    most_epochs: float = 4.0
+    weight: Positive | None = None
+    epochs: Positive | None = None
+    most_epochs: Positive = 4.0
 
     def __post_init__(self) -> None:
         is_one_given = (self.weight is None) != (self.epochs is None)
-        validate(
-            self,
-            ("weight", is_one_given, f"and epochs = {self.epochs}: give one of the two"),
-            ("weight", self.weight is None or self.weight > 0, "must be positive"),
-            ("epochs", self.epochs is None or self.epochs > 0, "must be positive"),
-            ("most_epochs", self.most_epochs > 0, "must be positive"),
-        )
+        validate(self, ("weight", is_one_given, f"and epochs = {self.epochs}: give one of the two"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +149,8 @@ class Stage:
     """
 
     name: str
-    sources: tuple[SourceShare, ...]
-    tokens: int | None = None
+    sources: Annotated[tuple[SourceShare, ...], not_empty()]
+    tokens: AtLeastOne | None = None
 
     def __post_init__(self) -> None:
         weighted = [share for share in self.sources if share.weight is not None]
@@ -159,14 +158,12 @@ class Stage:
         validate(
             self,
             ("name", self.name.isidentifier(), "must be letters, digits and _"),
-            ("sources", bool(self.sources), "is empty"),
             ("sources", not mixed, "gives some sources a weight and others epochs"),
             (
                 "tokens",
                 (self.tokens is not None) == bool(weighted),
                 "must be given when the sources have weights, and only then",
             ),
-            ("tokens", self.tokens is None or self.tokens >= 1, "must be at least 1"),
         )
 
 
@@ -181,25 +178,22 @@ class PackConfig:
     memory_gib    what sorting may take before it uses the disk
     """
 
-    shard_tokens: int = 100_000_000
-    seed: int = 28
+    shard_tokens: AtLeastOne = 100_000_000
+    seed: Seed = 28
     stages: tuple[Stage, ...] = ()
     planted_in: str = ""
-    memory_gib: float = 2.0
+    memory_gib: MemoryGib = 2.0
 
     def __post_init__(self) -> None:
         names = [stage.name for stage in self.stages]
         validate(
             self,
-            ("shard_tokens", self.shard_tokens >= 1, "must be at least 1"),
-            ("seed", 0 <= self.seed <= LARGEST_SEED, "must lie in [0, 2^63)"),
             ("stages", len(set(names)) == len(names), "has two stages of one name"),
             (
                 "planted_in",
                 self.planted_in in ("", *names),
                 f"names no stage; there are {', '.join(names) or 'none'}",
             ),
-            ("memory_gib", self.memory_gib >= 0.125, "must be at least 0.125"),
         )
 
 
@@ -231,14 +225,16 @@ class FilterConfig:
     filters         corpus filters of the user's own, "mine.py:MyFilter", applied in this order
     """
 
-    inputs: tuple[str, ...]
+    inputs: Annotated[
+        tuple[str, ...], not_empty("name at least one file"), distinct("names a file twice")
+    ]
     repositories: tuple[str, ...] = ()
     fields: FieldNames = field(default_factory=FieldNames)
     consent: ConsentConfig = field(default_factory=ConsentConfig)
     pii: PiiConfig = field(default_factory=PiiConfig)
     limits: ReadLimits = field(default_factory=ReadLimits)
-    shortest: int = 1
-    letters_lost: float = 0.8
+    shortest: Annotated[int, at_least(1, " character")] = 1
+    letters_lost: Share = 0.8
     licences: LicenceConfig | None = None
     language: LanguageConfig | None = field(default_factory=LanguageConfig)
     quality: QualityConfig | None = None
@@ -246,26 +242,23 @@ class FilterConfig:
     toxicity_classifier: str = ""
     quality_classifier: str = ""
     dedup: DedupConfig | None = field(default_factory=DedupConfig)
-    filters: tuple[str, ...] = field(default=(), metadata=NAMES_CODE)
+    filters: Annotated[tuple[str, ...], distinct("names a filter twice")] = field(
+        default=(), metadata=NAMES_CODE
+    )
 
     def __post_init__(self) -> None:
         validate(
             self,
-            ("inputs", len(self.inputs) > 0, "is empty: name at least one file"),
-            ("inputs", len(set(self.inputs)) == len(self.inputs), "names a file twice"),
             (
                 "repositories",
                 all(map(_REPOSITORY.fullmatch, self.repositories)),
                 "must be PATTERN=URL, each URL with its scheme and without a fragment",
             ),
-            ("shortest", self.shortest >= 1, "must be at least 1 character"),
-            ("letters_lost", 0.0 <= self.letters_lost <= 1.0, "must lie in [0, 1]"),
             (
                 "filters",
                 all(map(is_reference, self.filters)),
                 "must name Python classes: mine.py:MyFilter or package.module:MyFilter",
             ),
-            ("filters", len(set(self.filters)) == len(self.filters), "names a filter twice"),
         )
 
     def repository_url(self, name: str) -> str:
@@ -285,7 +278,7 @@ class FilterConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlobalFilterConfig:
+class GlobalFilterConfig(Bounded):
     """Configuration of the global filters, which decide over all documents.
 
     toxicity_cut  share of the most toxic documents of each language to drop; needs a
@@ -301,17 +294,9 @@ class GlobalFilterConfig:
     toxicity_cut: ThresholdConfig = field(default_factory=ThresholdConfig)
     quality_cut: ThresholdConfig = field(default_factory=lambda: ThresholdConfig(share=0.33))
     dedup: DedupConfig | None = field(default_factory=DedupConfig)
-    held_out: float = 0.03
-    seed: int = 28
-    memory_gib: float = 2.0
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("held_out", 0.0 <= self.held_out < 1.0, "must lie in [0, 1)"),
-            ("seed", 0 <= self.seed <= LARGEST_SEED, "must lie in [0, 2^63)"),
-            ("memory_gib", self.memory_gib >= 0.125, "must be at least 0.125"),
-        )
+    held_out: Annotated[float, within("[0, 1)")] = 0.03
+    seed: Seed = 28
+    memory_gib: MemoryGib = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,11 +367,11 @@ class ReplayConfig:
     unreachable: Policy = "allow"
     unparsable: Policy = "allow"
     limits: ReadLimits = field(default_factory=ReadLimits)
-    memory_gib: float = 2.0
+    memory_gib: MemoryGib = 2.0
 
     def __post_init__(self) -> None:
         fill_agents(self)
-        validate(self, ("memory_gib", self.memory_gib >= 0.125, "must be at least 0.125"))
+        validate(self)
 
     @property
     def consent(self) -> ConsentConfig:

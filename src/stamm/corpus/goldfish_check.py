@@ -10,13 +10,14 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from stamm.base.config import from_plain, override, to_plain, validate
+from stamm.base.bounds import Share, at_least
+from stamm.base.config import from_plain, override, to_plain
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json
 from stamm.corpus.packed_dataset import MANIFEST, PackedSplit
@@ -34,17 +35,9 @@ class GoldfishCheck(Goldfish):
     zero_share   share of full windows that may have the key 0
     """
 
-    context: int = 4096
+    context: Annotated[int, at_least(2)] = 4096
     split: str = "train"
-    zero_share: float = 0.001
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        validate(
-            self,
-            ("context", self.context >= 2, "must be at least 2"),
-            ("zero_share", 0 <= self.zero_share <= 1, "must lie between 0 and 1"),
-        )
+    zero_share: Share = 0.001
 
 
 @dataclass(frozen=True, kw_only=True)

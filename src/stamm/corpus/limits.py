@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Annotated
 
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, within
+from stamm.base.config import Bounded
 
-LARGEST_SEED = 2**63 - 1
+MemoryGib = Annotated[float, within("[0.125, 1e6]")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadLimits:
+class ReadLimits(Bounded):
     """Bounds on what one input may cost. A record beyond them is dropped and counted in the ledger.
 
     line_bytes       longest line of a JSONL file
@@ -21,21 +23,11 @@ class ReadLimits:
                      time grows with the product
     """
 
-    line_bytes: int = 8 * 2**20
-    record_bytes: int = 16 * 2**20
-    expansion: int = 200
-    html_tags: int = 200_000
-    html_depth: int = 1000
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("line_bytes", self.line_bytes >= 1, "must be at least 1"),
-            ("record_bytes", self.record_bytes >= 1, "must be at least 1"),
-            ("expansion", self.expansion >= 1, "must be at least 1"),
-            ("html_tags", self.html_tags >= 1, "must be at least 1"),
-            ("html_depth", self.html_depth >= 1, "must be at least 1"),
-        )
+    line_bytes: AtLeastOne = 8 * 2**20
+    record_bytes: AtLeastOne = 16 * 2**20
+    expansion: AtLeastOne = 200
+    html_tags: AtLeastOne = 200_000
+    html_depth: AtLeastOne = 1000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, Positive, Threads, at_least
+from stamm.base.config import Bounded
 
 AttentionKernel = Literal["dense", "flex", "fused"]
 Precision = Literal["float32", "bfloat16", "float8", "float8_rows"]
@@ -14,7 +14,7 @@ EIGHT_BITS = ("float8", "float8_rows")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parallel:
+class Parallel(Bounded):
     """Parallelism over the processes that torchrun starts.
 
     data      data parallel: processes that take other sequences; None: as many as remain
@@ -26,23 +26,14 @@ class Parallel:
     Source    Zhao et al. 2023 (arXiv 2304.11277, section 3.2.2) for hybrid sharding
     """
 
-    data: int | None = None
-    context: int = 1
-    tensor: int = 1
-    replicas: int = 1
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("data", self.data is None or self.data >= 1, "must be at least 1"),
-            ("context", self.context >= 1, "must be at least 1"),
-            ("tensor", self.tensor >= 1, "must be at least 1"),
-            ("replicas", self.replicas >= 1, "must be at least 1"),
-        )
+    data: AtLeastOne | None = None
+    context: AtLeastOne = 1
+    tensor: AtLeastOne = 1
+    replicas: AtLeastOne = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopOnNonfinite:
+class StopOnNonfinite(Bounded):
     """End the run at a non-finite loss (NaN, infinity); the checkpoints before it are kept.
 
     A loss spike is recorded and trained on. Resumed unchanged, the run ends at the same step again:
@@ -51,15 +42,12 @@ class StopOnNonfinite:
     window, deviations   definition of a loss spike: see `engine.spike_detection`
     """
 
-    window: int = 128
-    deviations: float = 8.0
-
-    def __post_init__(self) -> None:
-        _check_spike_settings(self)
+    window: Annotated[int, at_least(2)] = 128
+    deviations: Positive = 8.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RollBackAndSkip:
+class RollBackAndSkip(Bounded):
     """Roll back to a checkpoint before a loss spike or a non-finite loss, and skip the sequences of the
     `skipped_steps` steps up to it for good.
 
@@ -68,46 +56,26 @@ class RollBackAndSkip:
               the batches around them were left out
     """
 
-    window: int = 128
-    deviations: float = 8.0
-    skipped_steps: int = 1
-    at_most: int = 10
-
-    def __post_init__(self) -> None:
-        _check_spike_settings(self)
-        validate(
-            self,
-            ("skipped_steps", self.skipped_steps >= 1, "must be at least 1"),
-            ("at_most", self.at_most >= 1, "must be at least 1"),
-        )
+    window: Annotated[int, at_least(2)] = 128
+    deviations: Positive = 8.0
+    skipped_steps: AtLeastOne = 1
+    at_most: AtLeastOne = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class SkipUpdate:
+class SkipUpdate(Bounded):
     """Skip the update of a step with a non-finite loss, record loss spikes, and train on.
 
     at_most   such steps in a row; then the run ends
     """
 
-    window: int = 128
-    deviations: float = 8.0
-    at_most: int = 10
-
-    def __post_init__(self) -> None:
-        _check_spike_settings(self)
-        validate(self, ("at_most", self.at_most >= 1, "must be at least 1"))
-
-
-def _check_spike_settings(policy: StopOnNonfinite | RollBackAndSkip | SkipUpdate) -> None:
-    validate(
-        policy,
-        ("window", policy.window >= 2, "must be at least 2"),
-        ("deviations", 0 < policy.deviations < math.inf, "must be positive and finite"),
-    )
+    window: Annotated[int, at_least(2)] = 128
+    deviations: Positive = 8.0
+    at_most: AtLeastOne = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(Bounded):
     """Training engine: threads, devices, precision, parallelism, checkpoints.
 
     threads            CPU threads; part of the configuration because sums depend on it, unless
@@ -140,8 +108,8 @@ class EngineConfig:
     on_nonfinite       what to do about a non-finite loss or a loss spike
     """
 
-    threads: int = 2
-    pieces: int | None = None
+    threads: Threads = 2
+    pieces: AtLeastOne | None = None
     compile: Literal["layers", "off"] = "layers"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "float32"
@@ -149,20 +117,10 @@ class EngineConfig:
     kernels: Literal["auto", "stamm", "torch"] = "auto"
     activation_checkpointing: Literal["none", "layers"] = "none"
     parallel: Parallel = field(default_factory=Parallel)
-    checkpoint_every: int = 50
-    keep_checkpoints: int = 2
-    keep_every: int | None = None
+    checkpoint_every: AtLeastOne = 50
+    keep_checkpoints: AtLeastOne = 2
+    keep_every: AtLeastOne | None = None
     async_checkpointing: bool = False
     on_nonfinite: StopOnNonfinite | RollBackAndSkip | SkipUpdate = field(
         default_factory=StopOnNonfinite
     )
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("threads", self.threads >= 1, "must be at least 1"),
-            ("pieces", self.pieces is None or self.pieces >= 1, "must be at least 1"),
-            ("checkpoint_every", self.checkpoint_every >= 1, "must be at least 1"),
-            ("keep_every", self.keep_every is None or self.keep_every >= 1, "must be at least 1"),
-            ("keep_checkpoints", self.keep_checkpoints >= 1, "must be at least 1"),
-        )

@@ -9,8 +9,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
+from stamm.base.bounds import (
+    AtLeastOne,
+    Natural,
+    Seed,
+    Threads,
+    at_least,
+    distinct,
+    not_empty,
+    within,
+)
 from stamm.base.config import nearest, validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import has_ending, read_json
@@ -162,41 +172,32 @@ class EvaluateConfig:
 
     MAIN_FIELD: ClassVar = "tasks"
 
-    tasks: tuple[str, ...] = field(default=BUILT_IN_TASKS, metadata=NAMES_CODE)
+    tasks: Annotated[tuple[str, ...], not_empty(), distinct("names a task twice")] = field(
+        default=BUILT_IN_TASKS, metadata=NAMES_CODE
+    )
     task_folder: str | None = None
-    shots: int = 0
-    shots_seed: int = 28
+    shots: Natural = 0
+    shots_seed: Seed = 28
     chat: bool = False
-    limit: int | None = None
+    limit: AtLeastOne | None = None
     rolling: Literal["text", "harness"] = "text"
     checkpoints: Literal["last", "all"] = "last"
-    batch_tokens: int = 8192
-    context: int | None = None
-    overlap: int | None = None
-    blimp_pairs_per_paradigm: int = PAIRS_SHIPPED
-    threads: int = 2
+    batch_tokens: AtLeastOne = 8192
+    context: Annotated[int, at_least(2)] | None = None
+    overlap: AtLeastOne | None = None
+    blimp_pairs_per_paradigm: Annotated[
+        int, within(f"[1, {PAIRS_SHIPPED}]", ", the number shipped")
+    ] = PAIRS_SHIPPED
+    threads: Threads = 2
 
     def __post_init__(self) -> None:
-        context, overlap, pairs = self.context, self.overlap, self.blimp_pairs_per_paradigm
+        context, overlap = self.context, self.overlap
         validate(
             self,
-            ("tasks", bool(self.tasks), "is empty"),
-            ("tasks", len(set(self.tasks)) == len(self.tasks), "names a task twice"),
-            ("shots", self.shots >= 0, "must not be negative"),
-            ("limit", self.limit is None or self.limit >= 1, "must be at least 1"),
-            ("threads", self.threads >= 1, "must be at least 1"),
-            ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
-            ("context", context is None or context >= 2, "must be at least 2"),
-            ("overlap", overlap is None or overlap >= 1, "must be at least 1"),
             (
                 "overlap",
                 overlap is None or context is None or overlap < context,
                 f"must be below context = {context}",
-            ),
-            (
-                "blimp_pairs_per_paradigm",
-                1 <= pairs <= PAIRS_SHIPPED,
-                f"must lie in [1, {PAIRS_SHIPPED}], the number shipped",
             ),
         )
         for name in self.tasks:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from stamm.base.bounds import AtLeastOne, not_empty
 from stamm.base.config import from_plain, validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import canonical_json, has_ending, read_json, sha256_file
@@ -88,14 +89,14 @@ class TaskDescription:
     name: str = ""
     file: str = ""
     context: str = ""
-    choices: tuple[str, ...] = ("choices",)
+    choices: Annotated[tuple[str, ...], not_empty()] = ("choices",)
     answer: str = "answer"
     labels: tuple[str, ...] = ()
     blank: str = ""
     text: str = "{text}"
     delimiter: str = " "
     until: tuple[str, ...] = ("\n",)
-    max_new_tokens: int = 128
+    max_new_tokens: AtLeastOne = 128
     metric: str = ""
     match: Match = "exact"
     pattern: str = ""
@@ -132,8 +133,6 @@ class TaskDescription:
             groups = -1
         validate(
             self,
-            ("choices", bool(self.choices), "is empty"),
-            ("max_new_tokens", self.max_new_tokens >= 1, "must be at least 1"),
             ("until", all(self.until), "contains an empty text"),
             (
                 "pattern",

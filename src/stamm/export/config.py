@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from stamm.base.bounds import AtLeastOne, Natural, Seed, Threads, at_least, within
 from stamm.base.config import check_unread, nearest, validate
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import NAMES_CODE, is_reference, reference_files
@@ -57,26 +58,25 @@ class ExportConfig:
 
     target: str = field(default="transformers", metadata=NAMES_CODE)
     quantization: str = "F32"
-    max_shard_bytes: int = 5_000_000_000
-    tolerance: float = 1e-5
-    bits_tolerance: float = 0.005
+    max_shard_bytes: AtLeastOne = 5_000_000_000
+    tolerance: Annotated[float, within("(0, 1)")] = 1e-5
+    bits_tolerance: Annotated[float, within("(0, 1)")] = 0.005
     held_out: str = ""
-    held_out_tokens: int = 16_384
-    parity_rows: int = 4
-    parity_tokens: int = 256
-    seed: int = 28
-    samples: int = 4
-    prompt_tokens: int = 24
-    sample_tokens: int = 48
+    held_out_tokens: AtLeastOne = 16_384
+    parity_rows: AtLeastOne = 4
+    parity_tokens: Annotated[int, at_least(2)] = 256
+    seed: Seed = 28
+    samples: Natural = 4
+    prompt_tokens: AtLeastOne = 24
+    sample_tokens: AtLeastOne = 48
     licence: str = ""
-    threads: int = 2
+    threads: Threads = 2
 
     def __post_init__(self) -> None:
         plain = self.licence.replace("-", "").replace(".", "").replace("+", "")
         formats = self._formats()
         validate(
             self,
-            ("threads", self.threads >= 1, "must be at least 1"),
             (
                 "quantization",
                 not formats or self.quantization in formats,
@@ -87,16 +87,6 @@ class ExportConfig:
                 self.held_out != NOT_MEASURED or self.rounded,
                 "is for rounded weights: the gate of F32 is the difference of logits",
             ),
-            ("max_shard_bytes", self.max_shard_bytes >= 1, "must be at least 1"),
-            ("tolerance", 0.0 < self.tolerance < 1.0, "must lie between 0 and 1"),
-            ("bits_tolerance", 0.0 < self.bits_tolerance < 1.0, "must lie between 0 and 1"),
-            ("held_out_tokens", self.held_out_tokens >= 1, "must be at least 1"),
-            ("parity_rows", self.parity_rows >= 1, "must be at least 1"),
-            ("parity_tokens", self.parity_tokens >= 2, "must be at least 2"),
-            ("seed", 0 <= self.seed < 2**63, "must lie in [0, 2^63)"),
-            ("samples", self.samples >= 0, "must not be negative"),
-            ("prompt_tokens", self.prompt_tokens >= 1, "must be at least 1"),
-            ("sample_tokens", self.sample_tokens >= 1, "must be at least 1"),
             (
                 "licence",
                 not self.licence or (plain.isalnum() and plain.isascii()),

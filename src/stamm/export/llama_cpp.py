@@ -204,6 +204,14 @@ def _set(params: _Params, offset: int, value: int) -> None:
     struct.pack_into("<i", params, offset, value)
 
 
+def ggml_functions() -> Any:
+    """The C functions of ggml, which are in the same library.
+
+    Raises   ExportError when llama.cpp is not installed
+    """
+    return _library().call
+
+
 @functools.cache
 def _library() -> _Library:
     spec = importlib.util.find_spec("xllamacpp")

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stamm.activations.board.onnx_library import onnxruntime_library
 from stamm.base.errors import ExportError
 from stamm.base.files import read_json
 from stamm.export.onnx_graph import DATA, MODEL, cache_names, write_onnx
@@ -79,12 +80,7 @@ class OnnxRuntime:
     """
 
     def __init__(self, folder: Path) -> None:
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise ExportError(
-                f"onnxruntime cannot be imported: {error}", fix="Run: pip install 'stamm[onnx]'"
-            ) from None
+        onnxruntime = onnxruntime_library()
         self.version = str(onnxruntime.__version__)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()

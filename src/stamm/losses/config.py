@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, at_least, within
+from stamm.base.config import Bounded
 
 Rule = Literal["stamm", "released", "report"]
 """Loss mask at document borders: see `losses.loss_mask`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Goldfish:
+class Goldfish(Bounded):
     """Goldfish loss: one token in `k` is masked, by a hash of the last `h` tokens, itself included.
 
     hash   "stamm": order-sensitive, never across a document border, ids salted, modulo 2^64.
@@ -23,15 +24,7 @@ class Goldfish:
 
     MAIN_FIELD: ClassVar = "k"
 
-    k: int = 50
-    h: int = 50
+    k: Annotated[int, at_least(2, ": with 1 every token would be dropped")] = 50
+    h: AtLeastOne = 50
     hash: Literal["stamm", "apertus"] = "stamm"
-    salt: int = 0
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("k", self.k >= 2, "must be at least 2: with 1 every token would be dropped"),
-            ("h", self.h >= 1, "must be at least 1"),
-            ("salt", 0 <= self.salt < 2**64, "must lie in [0, 2^64)"),
-        )
+    salt: Annotated[int, within("[0, 2^64)")] = 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from stamm.activations.catalog.registry import named_activation, spec_of
 from stamm.activations.spec import Gated, Spec
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, Positive, PositiveShare, at_least, within
+from stamm.base.config import Bounded, validate
 from stamm.base.errors import ConfigError
 
 # Head widths of attention kernels: torch's flex_attention on a GPU, fused_attention on a CPU.
@@ -18,13 +18,10 @@ WIDEST_FUSED_HEAD = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainRope:
+class PlainRope(Bounded):
     """Rotary positions with frequencies theta^(-2i/head_dim) (Su et al. 2021, arXiv 2104.09864)."""
 
-    theta: float = 500_000.0
-
-    def __post_init__(self) -> None:
-        validate(self, _theta_check(self.theta))
+    theta: Annotated[float, within("[1, inf)")] = 500_000.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,25 +31,21 @@ class Llama3Rope:
     Source   Apertus has it on from the first step at 4,096 tokens (arXiv 2509.14233, its scripts).
     """
 
-    theta: float = 500_000.0
-    factor: float = 8.0
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
-    original_context: int = 8192
+    theta: Annotated[float, within("[1, inf)")] = 500_000.0
+    factor: Annotated[float, within("[1, inf)")] = 8.0
+    low_frequency_factor: Positive = 1.0
+    high_frequency_factor: Positive = 4.0
+    original_context: AtLeastOne = 8192
 
     def __post_init__(self) -> None:
         low = self.low_frequency_factor
         validate(
             self,
-            _theta_check(self.theta),
-            ("factor", 1 <= self.factor < math.inf, _AT_LEAST_ONE),
-            ("low_frequency_factor", 0 < low < math.inf, _POSITIVE),
             (
                 "high_frequency_factor",
-                low < self.high_frequency_factor < math.inf,
-                f"must be finite and above low_frequency_factor = {low}",
+                low < self.high_frequency_factor,
+                f"must be above low_frequency_factor = {low}",
             ),
-            ("original_context", self.original_context > 0, "must be positive"),
         )
 
 
@@ -95,17 +88,14 @@ class Dense:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LowRank:
+class LowRank(Bounded):
     """U (V x) with V of rank x inputs and U of outputs x rank; rank * (inputs + outputs) numbers.
 
     Source   Wei et al. 2024 (arXiv 2406.16450): 62.5 % and 31.25 % of a block of width 4 d_model
              with rank d_model / 2 and d_model / 4
     """
 
-    rank: int
-
-    def __post_init__(self) -> None:
-        validate(self, ("rank", self.rank > 0, "must be positive"))
+    rank: AtLeastOne
 
     def parameters(self, inputs: int, outputs: int) -> int:
         """As in Dense."""
@@ -127,14 +117,12 @@ class BlockDense:
     Source   Wei et al. 2024 (arXiv 2406.16450); rank * (outputs + inputs / blocks) numbers
     """
 
-    blocks: int = 2
-    rank: int
+    blocks: Annotated[int, at_least(2, " (one block is LowRank)")] = 2
+    rank: AtLeastOne
 
     def __post_init__(self) -> None:
         validate(
             self,
-            ("blocks", self.blocks > 1, "must be at least 2 (one block is LowRank)"),
-            ("rank", self.rank > 0, "must be positive"),
             (
                 "rank",
                 self.blocks < 2 or self.rank % self.blocks == 0,
@@ -158,7 +146,7 @@ class BlockDense:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockShuffle:
+class BlockShuffle(Bounded):
     """P2 D2 P1 D1 x: two matrices of `blocks` blocks along the diagonal, shuffled after each.
 
     The inner width is the smaller of input and output width. Each output depends on each input.
@@ -167,10 +155,7 @@ class BlockShuffle:
              min(inputs, outputs) * (inputs + outputs) / blocks numbers
     """
 
-    blocks: int = 2
-
-    def __post_init__(self) -> None:
-        validate(self, ("blocks", self.blocks > 1, "must be at least 2 (one block is Dense)"))
+    blocks: Annotated[int, at_least(2, " (one block is Dense)")] = 2
 
     def parameters(self, inputs: int, outputs: int) -> int:
         """As in Dense."""
@@ -199,7 +184,7 @@ Shapes = Literal["layer", "neuron"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfGuide:
+class SelfGuide(Bounded):
     """Self-guided training: a dense matrix beside each structured one early in training.
 
     The block computes a W x + (1 - a) S x, with the structured matrix S and a dense W that starts as
@@ -216,13 +201,9 @@ class SelfGuide:
              a step share one draw.
     """
 
-    until_share: float = 0.5
+    until_share: PositiveShare = 0.5
     law: Literal["cosine", "linear"] = "cosine"
     reduce_flop: bool = True
-
-    def __post_init__(self) -> None:
-        share = self.until_share
-        validate(self, ("until_share", 0 < share <= 1, "must be above 0 and at most 1"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +237,7 @@ class PlainFFN:
 
     MAIN_FIELD: ClassVar = "activation"
 
-    width: int = 384
+    width: AtLeastOne = 384
     activation: str | Spec = "xielu"
     shapes: Shapes = "layer"
     compat: Literal["exact", "eps"] = "exact"
@@ -271,7 +252,6 @@ class PlainFFN:
             raise ConfigError(f"PlainFFN.activation = {spec.name!r} needs a gate: use GatedFFN")
         validate(
             self,
-            ("width", self.width > 0, "must be positive"),
             (
                 "compat",
                 self.compat == "exact"
@@ -302,7 +282,7 @@ class GatedFFN:
 
     MAIN_FIELD: ClassVar = "activation"
 
-    width: int = 256
+    width: AtLeastOne = 256
     activation: str | Spec = "swiglu"
     shapes: Shapes = "layer"
     precision: Literal["fast", "exact"] = "fast"
@@ -314,11 +294,7 @@ class GatedFFN:
         spec = self.spec
         if not isinstance(spec.arity, Gated):
             raise ConfigError(f"GatedFFN.activation = {spec.name!r} has no gate: use PlainFFN")
-        validate(
-            self,
-            ("width", self.width > 0, "must be positive"),
-            _shapes_check(self.shapes, spec),
-        )
+        validate(self, _shapes_check(self.shapes, spec))
 
     @property
     def spec(self) -> Spec:
@@ -343,20 +319,20 @@ class DecoderConfig:
     structured    layers and training of structured feed-forward matrices (`ffn.linear`)
     """
 
-    vocab_size: int = 4096
-    d_model: int = 128
-    num_layers: int = 4
-    num_heads: int = 4
-    num_kv_heads: int = 2
-    head_dim: int | None = None
+    vocab_size: AtLeastOne = 4096
+    d_model: AtLeastOne = 128
+    num_layers: Annotated[int, within("[1, 10000]")] = 4
+    num_heads: AtLeastOne = 4
+    num_kv_heads: AtLeastOne = 2
+    head_dim: AtLeastOne | None = None
     ffn: PlainFFN | GatedFFN = field(default_factory=PlainFFN)
     rope: PlainRope | Llama3Rope = field(default_factory=PlainRope)
     qk_norm: bool = True
     qkv_bias: bool = False
-    norm_eps: float = 1e-5
+    norm_eps: Positive = 1e-5
     tied_embeddings: bool = False
-    init_std: float = 0.02
-    max_context: int = 256
+    init_std: Positive = 0.02
+    max_context: AtLeastOne = 256
     structured: Structured = field(default_factory=Structured)
 
     def __post_init__(self) -> None:
@@ -367,25 +343,17 @@ class DecoderConfig:
         whole = self.head_dim is not None or self.d_model % max(self.num_heads, 1) == 0
         validate(
             self,
-            ("vocab_size", self.vocab_size > 0, "must be positive"),
-            ("num_layers", self.num_layers > 0, "must be positive"),
-            ("num_heads", self.num_heads > 0, "must be positive"),
-            ("d_model", self.d_model > 0, "must be positive"),
             ("d_model", whole, f"does not divide into num_heads = {self.num_heads} heads"),
             (
                 "num_kv_heads",
-                self.num_kv_heads > 0 and self.num_heads % self.num_kv_heads == 0,
+                self.num_heads % max(self.num_kv_heads, 1) == 0,
                 f"does not divide num_heads = {self.num_heads}",
             ),
-            ("head_dim", self.head_dim is None or self.head_dim > 0, "must be positive"),
             (
                 "head_dim" if self.head_dim is not None else "d_model",
                 not whole or self.num_heads < 1 or self.head_width % 2 == 0,
                 "gives heads of odd width, which cannot be rotated in pairs",
             ),
-            ("norm_eps", 0 < self.norm_eps < math.inf, _POSITIVE),
-            ("init_std", 0 < self.init_std < math.inf, _POSITIVE),
-            ("max_context", self.max_context > 0, "must be positive"),
             ("ffn", not linear, f"has a linear that does not fit: {'; '.join(linear)}"),
             (
                 "structured",
@@ -414,14 +382,6 @@ class DecoderConfig:
     def head_width(self) -> int:
         """Width of one attention head."""
         return self.head_dim if self.head_dim is not None else self.d_model // self.num_heads
-
-
-_POSITIVE = "must be positive and finite"
-_AT_LEAST_ONE = "must be at least 1 and finite"
-
-
-def _theta_check(theta: float) -> tuple[str, bool, str]:
-    return ("theta", 1 <= theta < math.inf, _AT_LEAST_ONE)
 
 
 def _shapes_check(shapes: Shapes, spec: Spec) -> tuple[str, bool, str]:

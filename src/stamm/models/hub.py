@@ -7,6 +7,7 @@ model that transformers loads from a folder, for comparison with the original de
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging as std_logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -248,6 +249,57 @@ def hub_activation(path: str) -> Any:
                 fix=f"Write {_ACTIVATIONS}:ClassName",
             )
     return activation_class
+
+
+def public_module(model_class: type) -> str:
+    """The module of transformers from which a class of its models is imported; "" for another's class."""
+    with quiet_transformers() as transformers:
+        if getattr(transformers, model_class.__name__, None) is model_class:
+            return "transformers"
+    return (
+        model_class.__module__ if model_class.__module__.startswith("transformers.models.") else ""
+    )
+
+
+def auto_classes(model_class: Any) -> tuple[str, ...]:
+    """The names of the Auto classes of transformers that load this class of models, sorted."""
+    config_class = getattr(model_class, "config_class", None)
+    names = []
+    with quiet_transformers() as transformers:
+        for name, auto in sorted(vars(transformers.models.auto.modeling_auto).items()):
+            mapping = getattr(auto, "_model_mapping", None)
+            if name.startswith("AutoModel") and mapping is not None and config_class in mapping:
+                known = mapping[config_class]
+                if model_class in (known if isinstance(known, tuple) else (known,)):
+                    names.append(name)
+    return tuple(names)
+
+
+def activation_names(function: Any) -> frozenset[str]:
+    """The names by which configurations of transformers know an activation module."""
+    with quiet_transformers() as transformers:
+        classes = transformers.activations.ACT2CLS
+        return frozenset(
+            name
+            for name, known in classes.items()
+            if type(function) is (known[0] if isinstance(known, tuple) else known)
+        )
+
+
+def hub_activations() -> dict[str, Any]:
+    """By name in a configuration, what makes each activation of transformers: `ACT2FN[name]`.
+
+    Raises   ExportError when transformers is missing.
+    """
+    with quiet_transformers() as transformers:
+        table = transformers.activations.ACT2FN
+        names = list(transformers.activations.ACT2CLS)
+
+    def made(name: str) -> Any:
+        with quiet_transformers():
+            return table[name]
+
+    return {name: functools.partial(made, name) for name in names}
 
 
 def _is_our_code(folder: Path) -> bool:

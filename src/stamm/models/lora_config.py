@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from stamm.base.bounds import AtLeastOne, Positive, Seed, distinct
 from stamm.base.config import validate
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -28,25 +28,22 @@ class Lora:
 
     MAIN_FIELD: ClassVar = "rank"
 
-    rank: int = 16
-    alpha: float = 32.0
-    targets: tuple[str, ...] = TARGETS
+    rank: AtLeastOne = 16
+    alpha: Positive = 32.0
+    targets: Annotated[tuple[str, ...], distinct("names a matrix twice")] = TARGETS
     train_activation: bool = False
-    seed: int | None = None
+    seed: Seed | None = None
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.targets if name not in TARGETS]
         validate(
             self,
-            ("rank", self.rank >= 1, "must be at least 1"),
-            ("alpha", 0 < self.alpha < math.inf, "must be positive and finite"),
             (
                 "targets",
                 bool(self.targets) or self.train_activation,
                 "names no matrix, and train_activation is false",
             ),
             ("targets", not unknown, f"has names other than {', '.join(TARGETS)}"),
-            ("targets", len(set(self.targets)) == len(self.targets), "names a matrix twice"),
         )
 
     @property

@@ -105,8 +105,8 @@ def torch_source(spec: Spec, kernel: str) -> str:
         f"self.{name} = nn.Parameter(torch.tensor([{number!r}]))" for name, number in raw.items()
     ]
     effective = [
-        line.replace(".float()", ".double()").replace("F.softplus(", "_raised(")
-        for line in effective_lines(spec)
+        line.replace("F.softplus(", "_raised(")
+        for line in effective_lines(spec, cast="{}.double()")
     ]
     height = "_Up.apply(_wide(up))" if second else "_wide(up)"
     if gated is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, Threads, at_least
+from stamm.base.config import Bounded
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObserveConfig:
+class ObserveConfig(Bounded):
     """Text that the layers of a model are observed on.
 
     text           file of texts: JSONL with "text" (plain, .gz or .zst), or .txt, one text; None: the
@@ -25,15 +26,7 @@ class ObserveConfig:
     """
 
     text: str | None = None
-    tokens: int | None = 32_768
+    tokens: Annotated[int, at_least(2)] | None = 32_768
     checkpoints: Literal["last", "all"] = "last"
-    batch_tokens: int = 4096
-    threads: int = 2
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("tokens", self.tokens is None or self.tokens >= 2, "must be at least 2"),
-            ("batch_tokens", self.batch_tokens >= 1, "must be at least 1"),
-            ("threads", self.threads >= 1, "must be at least 1"),
-        )
+    batch_tokens: AtLeastOne = 4096
+    threads: Threads = 2

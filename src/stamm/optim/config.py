@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from stamm.base.config import validate
+from stamm.base.bounds import Natural, NotNegative, within
+from stamm.base.config import Bounded, validate
 from stamm.base.user_code import NAMES_CODE, is_reference, keyword_options, options_checks
+
+Beta = Annotated[float, within("[0, 1)")]
+# From the smallest of float32's normal numbers: below them eps may be 0, and 0 / 0 is NaN.
+Eps = Annotated[float, within("[1e-37, inf)")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,41 +27,30 @@ class GroupRule:
     """
 
     pattern: str
-    lr_factor: float = 1.0
-    weight_decay: float | None = None
+    lr_factor: NotNegative = 1.0
+    weight_decay: NotNegative | None = None
 
     def __post_init__(self) -> None:
-        decay = self.weight_decay
         validate(
             self,
             ("pattern", _compiles(self.pattern), "must be a regular expression, and not empty"),
-            ("lr_factor", 0 <= self.lr_factor < math.inf, _NOT_NEGATIVE),
-            ("weight_decay", decay is None or 0 <= decay < math.inf, _NOT_NEGATIVE),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamW:
+class AdamW(Bounded):
     """Decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101).
 
     shape_lr_factor   learning rate of trainable activation shapes, as a multiple of the schedule's
     groups            rules by parameter name
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    weight_decay: float = 0.1
-    shape_lr_factor: float = 1.0
+    beta1: Beta = 0.9
+    beta2: Beta = 0.95
+    eps: Eps = 1e-8
+    weight_decay: NotNegative = 0.1
+    shape_lr_factor: NotNegative = 1.0
     groups: tuple[GroupRule, ...] = ()
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("beta1", 0 <= self.beta1 < 1, _BETA),
-            ("beta2", 0 <= self.beta2 < 1, _BETA),
-            *_shared_checks(self),
-        )
 
     @property
     def moments(self) -> int:
@@ -79,34 +73,23 @@ class AdEMAMix:
                           be built. All give the same bits, on every machine
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    beta3: float = 0.9999
-    alpha: float = 8.0
-    alpha_warmup_steps: int | None = None
-    beta3_warmup_steps: int | None = None
-    eps: float = 1e-8
-    weight_decay: float = 0.1
-    shape_lr_factor: float = 1.0
+    beta1: Annotated[float, within("(0, 1)")] = 0.9
+    beta2: Beta = 0.999
+    beta3: Beta = 0.9999
+    alpha: NotNegative = 8.0
+    alpha_warmup_steps: Natural | None = None
+    beta3_warmup_steps: Natural | None = None
+    eps: Eps = 1e-8
+    weight_decay: NotNegative = 0.1
+    shape_lr_factor: NotNegative = 1.0
     groups: tuple[GroupRule, ...] = ()
     implementation: Literal["auto", "foreach", "fused"] = "auto"
 
     def __post_init__(self) -> None:
         validate(
             self,
-            ("beta1", 0 < self.beta1 < 1, "must lie in (0, 1): beta3 starts from it"),
-            ("beta2", 0 <= self.beta2 < 1, _BETA),
             ("beta3", self.beta1 <= self.beta3 <= _LARGEST_BETA3, "must lie in [beta1, 1 - 1e-7]"),
-            ("alpha", 0 <= self.alpha < math.inf, _NOT_NEGATIVE),
-            *(
-                (name, steps is None or steps >= 0, "must not be negative")
-                for name, steps in (
-                    ("alpha_warmup_steps", self.alpha_warmup_steps),
-                    ("beta3_warmup_steps", self.beta3_warmup_steps),
-                )
-            ),
             ("implementation", self.implementation in _FORMS, f"must be one of {_FORMS}"),
-            *_shared_checks(self),
         )
 
     @property
@@ -170,27 +153,19 @@ class Muon:
                       Liu et al. 2025 (arXiv 2502.16982, section 2.2)
     """
 
-    momentum: float = 0.95
+    momentum: Beta = 0.95
     nesterov: bool = True
-    iterations: int = 5
+    iterations: Annotated[int, within("[1, 100)")] = 5
     rate: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    shape_lr_factor: float = 1.0
+    weight_decay: NotNegative = 0.1
+    beta1: Beta = 0.9
+    beta2: Beta = 0.95
+    eps: Eps = 1e-8
+    shape_lr_factor: NotNegative = 1.0
     groups: tuple[GroupRule, ...] = ()
 
     def __post_init__(self) -> None:
-        validate(
-            self,
-            ("momentum", 0 <= self.momentum < 1, _BETA),
-            ("rate", self.rate in _RATES, f"must be one of {_RATES}"),
-            ("iterations", 1 <= self.iterations < 100, "must lie in [1, 100)"),
-            ("beta1", 0 <= self.beta1 < 1, _BETA),
-            ("beta2", 0 <= self.beta2 < 1, _BETA),
-            *_shared_checks(self),
-        )
+        validate(self, ("rate", self.rate in _RATES, f"must be one of {_RATES}"))
 
     @property
     def moments(self) -> int:
@@ -215,20 +190,16 @@ class CustomOptimizer:
 
     reference: str = field(metadata=NAMES_CODE)
     options: tuple[str, ...] = ()
-    weight_decay: float = 0.1
-    shape_lr_factor: float = 1.0
+    weight_decay: NotNegative = 0.1
+    shape_lr_factor: NotNegative = 1.0
     groups: tuple[GroupRule, ...] = ()
-    state_per_parameter: float | None = None
+    state_per_parameter: NotNegative | None = None
 
     def __post_init__(self) -> None:
-        kept = self.state_per_parameter
         validate(
             self,
             ("reference", is_reference(self.reference), "is not of the form mine.py:MyOptimizer"),
             *options_checks(self.options),
-            ("weight_decay", 0 <= self.weight_decay < math.inf, _NOT_NEGATIVE),
-            ("shape_lr_factor", 0 <= self.shape_lr_factor < math.inf, _NOT_NEGATIVE),
-            ("state_per_parameter", kept is None or 0 <= kept < math.inf, _NOT_NEGATIVE),
         )
 
     def keywords(self) -> dict[str, Any]:
@@ -239,20 +210,8 @@ class CustomOptimizer:
 OptimizerConfig = AdamW | AdEMAMix | Muon | CustomOptimizer
 
 _LARGEST_BETA3 = 1 - 1e-7  # beyond it the guard in _half_life makes half-lives infinite
-_NOT_NEGATIVE = "must be finite and not negative"
 _FORMS = ("auto", "foreach", "fused")
 _RATES = ("match_rms_adamw", "original")
-_BETA = "must lie in [0, 1)"
-_SMALLEST_EPS = 1e-37  # of float32's normal numbers; below them it may be 0, and 0 / 0 is NaN
-_EPS = f"must be finite and at least {_SMALLEST_EPS}"
-
-
-def _shared_checks(config: AdamW | AdEMAMix | Muon) -> list[tuple[str, bool, str]]:
-    return [
-        ("eps", _SMALLEST_EPS <= config.eps < math.inf, _EPS),
-        ("weight_decay", 0 <= config.weight_decay < math.inf, _NOT_NEGATIVE),
-        ("shape_lr_factor", 0 <= config.shape_lr_factor < math.inf, _NOT_NEGATIVE),
-    ]
 
 
 def _compiles(pattern: str) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, Natural, Positive, Share
+from stamm.base.config import Bounded, validate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,24 +29,16 @@ class WarmupStableDecay:
     Checked            tests/unit/optim/test_schedules.py
     """
 
-    peak: float = 1e-3
-    final_share: float = 0.0
-    warmup_sequences: int = 0
-    warmup_from: float = 0.0
-    decay_sequences: int | None = None
-    decay_share: float = 0.2
+    peak: Positive = 1e-3
+    final_share: Share = 0.0
+    warmup_sequences: Natural = 0
+    warmup_from: Share = 0.0
+    decay_sequences: Natural | None = None
+    decay_share: Share = 0.2
     law: Literal["1-sqrt", "linear", "cosine"] = "1-sqrt"
 
     def __post_init__(self) -> None:
-        length = self.decay_sequences
-        validate(
-            self,
-            *_rate_checks(self),
-            ("final_share", 0 <= self.final_share <= 1, _SHARE),
-            ("decay_sequences", length is None or length >= 0, "must not be negative"),
-            ("decay_share", 0 <= self.decay_share <= 1, _SHARE),
-            ("law", self.law in _LAWS, f"must be one of {', '.join(_LAWS)}"),
-        )
+        validate(self, ("law", self.law in _LAWS, f"must be one of {', '.join(_LAWS)}"))
 
     def unread(self) -> tuple[str, ...]:
         """Fields that the others leave unread."""
@@ -68,20 +61,17 @@ class WarmupStableDecay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine:
+class Cosine(Bounded):
     """Linear warm-up, then half a cosine from the peak to final_share of it.
 
     warmup_sequences   length of the warm-up, in sequences; a shorter run is all warm-up
     warmup_from        learning rate at its start, as a fraction of the peak rate
     """
 
-    peak: float = 1e-3
-    final_share: float = 0.1
-    warmup_sequences: int = 0
-    warmup_from: float = 0.0
-
-    def __post_init__(self) -> None:
-        validate(self, *_rate_checks(self), ("final_share", 0 <= self.final_share <= 1, _SHARE))
+    peak: Positive = 1e-3
+    final_share: Share = 0.1
+    warmup_sequences: Natural = 0
+    warmup_from: Share = 0.0
 
     def unread(self) -> tuple[str, ...]:
         """Fields that the others leave unread."""
@@ -100,19 +90,16 @@ class Cosine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConstantRate:
+class ConstantRate(Bounded):
     """Linear warm-up, then the peak to the end; a cooldown can be branched off any checkpoint.
 
     warmup_sequences   length of the warm-up, in sequences; a shorter run is all warm-up
     warmup_from        learning rate at its start, as a fraction of the peak rate
     """
 
-    peak: float = 1e-3
-    warmup_sequences: int = 0
-    warmup_from: float = 0.0
-
-    def __post_init__(self) -> None:
-        validate(self, *_rate_checks(self))
+    peak: Positive = 1e-3
+    warmup_sequences: Natural = 0
+    warmup_from: Share = 0.0
 
     def unread(self) -> tuple[str, ...]:
         """Fields that the others leave unread."""
@@ -143,7 +130,6 @@ def step_rate(schedule: Schedule, first: int, size: int, total: int) -> float:
     return schedule.rate(position, total)
 
 
-_SHARE = "must lie in [0, 1]"
 _LAWS: dict[str, Callable[[float], float]] = {
     "1-sqrt": lambda t: 1.0 - math.sqrt(t),
     "linear": lambda t: 1.0 - t,
@@ -165,29 +151,14 @@ def _cooling(config: WarmupStableDecay | Cosine, law: str, share: float) -> floa
     return low + (config.peak - low) * _LAWS[law](min(share, 1.0))
 
 
-def _rate_checks(config: Schedule) -> list[tuple[str, bool, str]]:
-    return [
-        ("peak", 0 < config.peak < math.inf, "must be positive and finite"),
-        ("warmup_sequences", config.warmup_sequences >= 0, "must not be negative"),
-        ("warmup_from", 0 <= config.warmup_from <= 1, _SHARE),
-    ]
-
-
 @dataclass(frozen=True, kw_only=True)
-class BatchStage:
+class BatchStage(Bounded):
     """From sequence `start` on, `size` sequences make a step."""
 
     MAIN_FIELD: ClassVar = "size"
 
-    start: int = 0
-    size: int = 16
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("start", self.start >= 0, "must not be negative"),
-            ("size", self.size > 0, "must be positive"),
-        )
+    start: Natural = 0
+    size: AtLeastOne = 16
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
+from stamm.base.bounds import distinct, within
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import NAMES_CODE, is_reference, load_reference
@@ -43,15 +44,17 @@ class ReportConfig:
     """
 
     title: str = ""
-    excerpt_characters: int = 420
-    examples: int = 3
-    passages: int = 4
-    rows: int = 60
-    languages: int = 40
-    hosts: int = 100
-    smoothing: float = 0.05
+    excerpt_characters: Annotated[int, within("[40, 4000]")] = 420
+    examples: Annotated[int, within("[0, 50]")] = 3
+    passages: Annotated[int, within("[0, 50]")] = 4
+    rows: Annotated[int, within("[2, 1000]")] = 60
+    languages: Annotated[int, within("[1, 200]")] = 40
+    hosts: Annotated[int, within("[1, 1000]")] = 100
+    smoothing: Annotated[float, within("(0, 0.5]")] = 0.05
     redact: bool = False
-    sections: tuple[str, ...] = field(default=(), metadata=NAMES_CODE)
+    sections: Annotated[tuple[str, ...], distinct("names a function twice")] = field(
+        default=(), metadata=NAMES_CODE
+    )
 
     def shown_of(self, page: str, jobs: Collection[str]) -> ReportConfig:
         """This, with the defaults for settings that the page of a run with these jobs does not read.
@@ -67,19 +70,11 @@ class ReportConfig:
         validate(
             self,
             ("title", len(self.title) <= 200, "is longer than 200 characters"),
-            ("excerpt_characters", 40 <= self.excerpt_characters <= 4000, "must lie in [40, 4000]"),
-            ("examples", 0 <= self.examples <= 50, "must lie in [0, 50]"),
-            ("passages", 0 <= self.passages <= 50, "must lie in [0, 50]"),
-            ("rows", 2 <= self.rows <= 1000, "must lie in [2, 1000]"),
-            ("languages", 1 <= self.languages <= 200, "must lie in [1, 200]"),
-            ("hosts", 1 <= self.hosts <= 1000, "must lie in [1, 1000]"),
-            ("smoothing", 0.0 < self.smoothing <= 0.5, "must lie in (0, 0.5]"),
             (
                 "sections",
                 all(map(is_reference, self.sections)),
                 "must name Python functions: mine.py:function",
             ),
-            ("sections", len(set(self.sections)) == len(self.sections), "names a function twice"),
         )
 
 

@@ -1,14 +1,20 @@
-"""Rendering of templates with autoescape. One file, no script, no network."""
+"""Rendering of templates with autoescape. One file, no network; a script only where its hash is declared."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
+from stamm.base.errors import ConfigError
 from stamm.pages import theme
 from stamm.pages.figure import Figure
 from stamm.pages.formatting import ABSENT, fixed
@@ -30,6 +36,31 @@ def fill(
     """
     filled = _environment(package, excerpt_characters).get_template(template)
     return Markup(filled.render(context))
+
+
+@dataclass(frozen=True)
+class InlineScript:
+    """The one script of a page.
+
+    Raises   ConfigError for a text that would end its element
+    """
+
+    text: Markup
+
+    def __post_init__(self) -> None:
+        if re.search(r"</script|<!--", self.text, re.IGNORECASE):
+            raise ConfigError("the script of a page contains </script or <!--, which would end it")
+
+    @property
+    def policy(self) -> str:
+        """The directive of a Content Security Policy that allows this script, by the hash of its text."""
+        digest = hashlib.sha256(self.text.encode()).digest()
+        return f"script-src 'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def script_file(package: str, name: str) -> str:
+    """The text of a script in the folder `templates` of a package."""
+    return (resources.files(package) / "templates" / name).read_text(encoding="utf-8")
 
 
 @cache

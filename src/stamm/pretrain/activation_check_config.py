@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from stamm.activations.spec import Spec
-from stamm.base.config import validate
+from stamm.base.bounds import at_least
+from stamm.base.config import Bounded
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActivationCheckConfig:
+class ActivationCheckConfig(Bounded):
     """A user's activation, and how many float32 inputs are compared with its integral.
 
     inputs   float32 inputs; of bfloat16 and float16 all 65,536 are compared
     """
 
     spec: Spec
-    inputs: int = 10_000
-
-    def __post_init__(self) -> None:
-        validate(self, ("inputs", self.inputs >= 1000, "must be at least 1000"))
+    inputs: Annotated[int, at_least(1000)] = 10_000

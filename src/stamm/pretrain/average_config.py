@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, at_least
+from stamm.base.config import Bounded
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightAverage:
+class WeightAverage(Bounded):
     """Evaluation of the mean of the final weights and of the checkpoints before them.
 
     last    weights that are averaged, the final ones included
     every   steps between the checkpoints
     """
 
-    last: int = 4
-    every: int = 20
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("last", self.last >= 2, "must be at least 2"),
-            ("every", self.every >= 1, "must be at least 1"),
-        )
+    last: Annotated[int, at_least(2)] = 4
+    every: AtLeastOne = 20

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from stamm.base.config import validate
+from stamm.base.bounds import (
+    AtLeastOne,
+    Natural,
+    NotNegative,
+    Positive,
+    PositiveShare,
+    Seed,
+    Text,
+    at_least,
+    distinct,
+    not_empty,
+    within,
+)
+from stamm.base.config import Bounded, validate
 from stamm.base.errors import ConfigError
 from stamm.base.user_code import NAMES_CODE, code_files, is_reference
 from stamm.engine.config import EngineConfig
@@ -32,8 +44,8 @@ class MegatronFiles:
     end_token   the token that ends each document; None: none, or unknown
     """
 
-    prefixes: tuple[str, ...]
-    tokenizer: str
+    prefixes: Annotated[tuple[str, ...], distinct("names a file twice")]
+    tokenizer: Text
     end_token: str | None = "</s>"
 
     def __post_init__(self) -> None:
@@ -43,8 +55,6 @@ class MegatronFiles:
             self,
             ("prefixes", bool(names) and all(names), "does not name a file"),
             ("prefixes", not ended, "must be without .bin and .idx"),
-            ("prefixes", len(set(self.prefixes)) == len(self.prefixes), "names a file twice"),
-            ("tokenizer", bool(self.tokenizer), "is empty"),
         )
 
     def inputs(self) -> dict[str, Path]:
@@ -54,7 +64,7 @@ class MegatronFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InitialWeights:
+class InitialWeights(Bounded):
     """Continued pretraining: start from the checkpoint of another run instead of random weights.
 
     checkpoint   its folder, such as runs/demo/arms/xielu/checkpoints/step-00000120
@@ -63,11 +73,8 @@ class InitialWeights:
                  scripts; their report states that it was kept, arXiv 2509.14233)
     """
 
-    checkpoint: str
+    checkpoint: Text
     moments: Literal["keep", "restart"] = "keep"
-
-    def __post_init__(self) -> None:
-        validate(self, ("checkpoint", bool(self.checkpoint), "is empty"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,20 +87,17 @@ class PeriodicEvaluation:
     share         largest share of the training's computation: it determines the size of the samples
     """
 
-    every: int = 100
-    tasks: tuple[str, ...] = field(default=(HELD_OUT,), metadata=NAMES_CODE)
+    every: AtLeastOne = 100
+    tasks: Annotated[tuple[str, ...], not_empty(), distinct("names a task twice")] = field(
+        default=(HELD_OUT,), metadata=NAMES_CODE
+    )
     task_folder: str | None = None
-    share: float = 0.02
+    share: PositiveShare = 0.02
 
     def __post_init__(self) -> None:
         known = all(name == HELD_OUT or is_task_file(name) for name in self.tasks)
         validate(
-            self,
-            ("every", self.every >= 1, "must be at least 1"),
-            ("tasks", bool(self.tasks), "is empty"),
-            ("tasks", len(set(self.tasks)) == len(self.tasks), "names a task twice"),
-            ("tasks", known, f"may name {HELD_OUT}, shipped tasks, and files .jsonl or .json"),
-            ("share", 0 < self.share <= 1, "must lie in (0, 1]"),
+            self, ("tasks", known, f"may name {HELD_OUT}, shipped tasks, and files .jsonl or .json")
         )
 
 
@@ -108,24 +112,24 @@ class TrainingConfig:
                    as few micro-batches as possible, of equal size up to one sequence. None: one
     optimizer      AdamW, AdEMAMix, Muon, or your own, "mine.py:MyOptimizer"
                    (docs/extending/optimizer.md)
-    clip_norm      gradient clipping: largest gradient norm
+    clip_norm      gradient clipping: largest gradient norm; inf: no clipping
     evaluate       evaluation during training; None: none. It changes no weight
     record_shapes_every   steps between records of the learned activation parameters, and of
                    representation metrics in preference optimization
     trackers       trackers that receive the metrics; may change when a run resumes
     """
 
-    first_sequence: int = 0
-    sequences: int | None = None
-    epochs: float = 1.0
+    first_sequence: Natural = 0
+    sequences: AtLeastOne | None = None
+    epochs: Positive = 1.0
     batch: tuple[BatchStage, ...] = (BatchStage(),)
-    micro_batch: int | None = None
+    micro_batch: AtLeastOne | None = None
     optimizer: OptimizerConfig = field(default_factory=AdEMAMix)
     schedule: Schedule = field(default_factory=WarmupStableDecay)
-    clip_norm: float = 1.0
-    seed: int = 28
+    clip_norm: Annotated[float, within("(0, inf]")] = 1.0
+    seed: Seed = 28
     evaluate: PeriodicEvaluation | None = None
-    record_shapes_every: int = 10
+    record_shapes_every: AtLeastOne = 10
     engine: EngineConfig = field(default_factory=EngineConfig)
     trackers: tuple[TensorBoard | Trackio | WandB, ...] = ()
 
@@ -136,19 +140,9 @@ class TrainingConfig:
         ]
         validate(
             self,
-            ("sequences", self.sequences is None or self.sequences >= 1, "must be at least 1"),
-            ("epochs", 0 < self.epochs < math.inf, "must be positive and finite"),
             ("batch", starts[:1] == [0], "must begin at sequence 0"),
             ("batch", starts == sorted(set(starts)), "must have rising starts"),
             ("batch", not any(spans), "changes in the middle of a step"),
-            (
-                "micro_batch",
-                self.micro_batch is None or self.micro_batch >= 1,
-                "must be at least 1",
-            ),
-            ("clip_norm", self.clip_norm > 0, "must be positive"),
-            ("first_sequence", self.first_sequence >= 0, "must not be negative"),
-            ("record_shapes_every", self.record_shapes_every >= 1, "must be at least 1"),
         )
 
     def unread(self) -> tuple[str, ...]:
@@ -201,13 +195,12 @@ class DecoderTrainingConfig(TrainingConfig):
     """
 
     model: DecoderConfig = field(default_factory=DecoderConfig)
-    context: int = 256
+    context: Annotated[int, at_least(2)] = 256
 
     def __post_init__(self) -> None:
         super().__post_init__()
         validate(
             self,
-            ("context", self.context >= 2, "must be at least 2"),
             (
                 "context",
                 self.context <= self.model.max_context,
@@ -260,7 +253,7 @@ class PretrainConfig(DecoderTrainingConfig):
     begin: InitialWeights | None = None
     goldfish: Goldfish | None = field(default_factory=Goldfish)
     masks: Rule = "stamm"
-    z_loss: float = 0.0
+    z_loss: NotNegative = 0.0
     objective: str = field(default=NEXT_TOKEN, metadata=NAMES_CODE)
     pack: str = ""
     foreign: MegatronFiles | None = None
@@ -276,7 +269,6 @@ class PretrainConfig(DecoderTrainingConfig):
                 self.sequences is None or self.sequences >= first,
                 f"is less than one step: batch.0.size = {first}",
             ),
-            ("z_loss", 0 <= self.z_loss < math.inf, "must be finite and not negative"),
             ("objective", *objective_check(self.objective)),
             ("pack", not (self.pack and self.foreign), "is given, and foreign too"),
         )

@@ -1,6 +1,7 @@
 """Learning-rate finder: the peak learning rate of each arm of a comparison, from short runs.
 
-Short runs use the rates of a grid. Each refinement adds two rates: beyond the grid when the best is
+Short runs use the rates of a grid, and for an arm with trained shapes of its activation, where that is
+asked for, each with several factors of their rate. Each refinement adds two rates: beyond the grid when the best is
 at its edge, on both sides of the best when it is inside. Every arm gets the same number of runs,
 wherever its best rate is. No torch here.
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stamm.base.bounds import Natural, NotNegative, PositiveShare
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json, write_json
@@ -28,6 +30,7 @@ from stamm.runs.metrics import read_metrics
 SCHEMA = 1
 REFINED, CHOSEN = "refined.json", "chosen.json"
 FINAL, SHORT = "final", "short"  # entries of refined.json and chosen.json
+_FACTOR = "shape_lr_factor"  # a field of every optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,34 +42,38 @@ class ChoiceConfig:
     rate     where there are no trials
     margin   the lowest rate is chosen whose score is at most this above the best, in nats per token
     tail     last fraction of a short run whose mean training loss is its score
+    shaped   the short runs differ in optimizer.shape_lr_factor, too, and it is chosen with the rate
     """
 
     arm: str
-    trials: int
-    rate: float = 0.0
-    margin: float = 0.0
-    tail: float = 0.1
+    trials: Natural
+    rate: NotNegative = 0.0
+    margin: NotNegative = 0.0
+    tail: PositiveShare = 0.1
+    shaped: bool = False
 
     def __post_init__(self) -> None:
         validate(
             self,
-            ("trials", self.trials >= 2 or not self.trials, "must be at least 2, or 0"),
+            ("trials", self.trials != 1, "must be at least 2, or 0"),
             ("rate", (self.rate > 0) == (not self.trials), "must be given where trials is 0"),
-            ("margin", 0 <= self.margin < math.inf, "must be finite and not negative"),
-            ("tail", 0 < self.tail <= 1, "must lie in (0, 1]"),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShortRun:
-    """A short run: its peak learning rate, and its loss at the end in nats per kept token (inf: non-finite)."""
+    """A short run: its peak learning rate, and its loss at the end in nats per kept token (inf: non-finite).
+
+    shape_factor   of the learning rate of trained shapes; None where only rates are compared
+    """
 
     rate: float
     loss: float
+    shape_factor: float | None = None
 
 
 def apply_tuning(config: PretrainConfig, inputs: Mapping[str, Path]) -> PretrainConfig:
-    """`config` with the peak learning rate, the length or both that an earlier step found.
+    """`config` with the peak learning rate, the shapes' factor and the length that an earlier step found.
 
     `config.tuned` names an entry of the JSON file inputs["tuned"]; "" leaves `config` unchanged.
 
@@ -84,44 +91,61 @@ def apply_tuning(config: PretrainConfig, inputs: Mapping[str, Path]) -> Pretrain
         entry = read_json(path)["runs"][config.tuned]
         peak = float(entry.get("peak", config.schedule.peak))
         sequences = entry.get("sequences", config.sequences)
+        optimizer = config.optimizer
+        if _FACTOR in entry:
+            optimizer = replace(optimizer, shape_lr_factor=float(entry[_FACTOR]))
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DataError(
             f"{path} has no valid entry for the run {config.tuned!r}",
             fix="Delete its folder and run the same command again",
         ) from None
     return replace(
-        config, tuned="", sequences=sequences, schedule=replace(config.schedule, peak=peak)
+        config,
+        tuned="",
+        sequences=sequences,
+        schedule=replace(config.schedule, peak=peak),
+        optimizer=optimizer,
     )
 
 
 def refine(config: ChoiceConfig, workspace: Workspace) -> None:
-    """Write the rates of two more short runs of the arm to refined.json."""
-    rates = next_rates(_trials(config, workspace))
+    """Write the rates of two more short runs of the arm, at the best factor, to refined.json."""
+    trials = _at_best_factor(_trials(config, workspace))
+    rates, factor = next_rates(trials), _factor_entry(trials[0].shape_factor)
     length = _lengths(config, workspace).get(SHORT, {})
-    runs = {str(number): {"peak": rate, **length} for number, rate in enumerate(rates)}
+    runs = {str(number): {"peak": rate, **factor, **length} for number, rate in enumerate(rates)}
     write_json(workspace.folder / REFINED, {"schema": SCHEMA, "arm": config.arm, "runs": runs})
 
 
 def choose(config: ChoiceConfig, workspace: Workspace) -> None:
-    """Write the rate with the lowest score, or a lower rate within the margin, to chosen.json.
+    """Write the rate and factor of the lowest score, or a lower rate within the margin, to chosen.json.
 
     Edge     where every short run ends with a non-finite loss, the lowest rate is chosen: what it
              gives is the arm's result, and the other arms continue
     """
     trials = sorted(_trials(config, workspace), key=lambda trial: trial.rate)
-    rate, edge = config.rate, False
+    rate, edge, factor = config.rate, False, None
     if trials:
-        best = _best(trials)
-        edge = best in (0, len(trials) - 1)
-        limit = trials[best].loss + config.margin
-        rate = next(trial.rate for trial in trials if trial.loss <= limit)
-    final = {"peak": rate, **_lengths(config, workspace).get(FINAL, {})}
+        compared = _at_best_factor(trials)
+        best = _best(compared)
+        edge = best in (0, len(compared) - 1)
+        limit = compared[best].loss + config.margin
+        rate = next(trial.rate for trial in compared if trial.loss <= limit)
+        factor = compared[0].shape_factor
+    lengths = _lengths(config, workspace).get(FINAL, {})
+    final = {"peak": rate, **_factor_entry(factor), **lengths}
     plain = {
         "arm": config.arm,
         "rate": rate,
+        "shape_factor": factor,
         "at_edge": edge,
         "trials": [
-            {"rate": t.rate, "loss_nats": t.loss if math.isfinite(t.loss) else None} for t in trials
+            {
+                "rate": t.rate,
+                "shape_factor": t.shape_factor,
+                "loss_nats": t.loss if math.isfinite(t.loss) else None,
+            }
+            for t in trials
         ],
         "runs": {FINAL: final},
     }
@@ -176,13 +200,28 @@ def _best(trials: list[ShortRun]) -> int:
     return min(range(len(trials)), key=lambda i: trials[i].loss)
 
 
+def _at_best_factor(trials: list[ShortRun]) -> list[ShortRun]:
+    """The short runs with the shapes' factor of the best one, in their order."""
+    factor = trials[_best(trials)].shape_factor
+    return [trial for trial in trials if trial.shape_factor == factor]
+
+
+def _factor_entry(factor: float | None) -> dict[str, float]:
+    return {} if factor is None else {_FACTOR: factor}
+
+
 def _trials(config: ChoiceConfig, workspace: Workspace) -> list[ShortRun]:
     folders = [workspace.inputs[f"trial.{number}"] for number in range(config.trials)]
-    return [ShortRun(rate=_rate(folder), loss=tail_loss(folder, config.tail)) for folder in folders]
+    return [_short_run(folder, config) for folder in folders]
 
 
-def _rate(folder: Path) -> float:
-    return float(read_json(folder / "config.json")["config"]["schedule"]["peak"])
+def _short_run(folder: Path, config: ChoiceConfig) -> ShortRun:
+    trained = read_json(folder / "config.json")["config"]
+    return ShortRun(
+        rate=float(trained["schedule"]["peak"]),
+        loss=tail_loss(folder, config.tail),
+        shape_factor=float(trained["optimizer"][_FACTOR]) if config.shaped else None,
+    )
 
 
 def _lengths(config: ChoiceConfig, workspace: Workspace) -> dict[str, Any]:

@@ -139,9 +139,13 @@ class AccuracyFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RateTrial:
-    """A short run of a learning-rate search; loss_nats is None for a non-finite loss."""
+    """A short run of a learning-rate search; loss_nats is None for a non-finite loss.
+
+    shape_factor   shape_lr_factor of the optimizer; None where only rates were compared
+    """
 
     rate: float
+    shape_factor: float | None = None
     loss_nats: float | None = None
 
 
@@ -149,6 +153,7 @@ class RateTrial:
 class ChosenRate:
     """chosen.json: the result of a learning-rate search.
 
+    shape_factor   as in `RateTrial`
     at_edge   whether the best of the trials, from which a margin may lower `rate`, is the lowest or the
               highest
     runs      settings of the runs that use it, by name
@@ -158,6 +163,7 @@ class ChosenRate:
 
     arm: str = ""
     rate: float
+    shape_factor: float | None = None
     at_edge: bool
     trials: tuple[RateTrial, ...]
     runs: Mapping[str, Any] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stamm.base.bounds import AtLeastOne, PositiveShare
 from stamm.base.config import validate
 from stamm.pretrain.config import PretrainConfig
 
@@ -31,18 +32,11 @@ class StepTimingConfig:
 
     arms: tuple[TimedArm, ...]
     baseline: str
-    short: float
-    rounds: int = 3
-    warmup_steps: int = 5
-    steps: int = 10
+    short: PositiveShare
+    rounds: AtLeastOne = 3
+    warmup_steps: AtLeastOne = 5
+    steps: AtLeastOne = 10
 
     def __post_init__(self) -> None:
         named = {arm.name for arm in self.arms}
-        validate(
-            self,
-            ("baseline", self.baseline in named, "is not an arm"),
-            ("short", 0 < self.short <= 1, "must lie in (0, 1]"),
-            ("rounds", self.rounds >= 1, "must be at least 1"),
-            ("warmup_steps", self.warmup_steps >= 1, "must be at least 1"),
-            ("steps", self.steps >= 1, "must be at least 1"),
-        )
+        validate(self, ("baseline", self.baseline in named, "is not an arm"))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 from stamm.activations.catalog.registry import named_activation
 from stamm.activations.spec import Spec
 from stamm.adapt.config import ReplacementConfig, swapped_config
 from stamm.align.steps import StartModel
+from stamm.base.bounds import Natural, Positive, within
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.evaluate.config import EvaluateConfig
@@ -35,7 +37,7 @@ class AdaptRecipe:
     """Replace the activation of a trained model, then train on at the same tokens with and without it.
 
     Each layer's new activation is fitted to the old one on the pre-activations of the model, with a
-    scale before and behind it that the matrices take up (`adapt.fit`).
+    scale before and behind it that the matrices take up (`activations.fit`).
 
     run, arm     the model: a run folder, one of its arms, or a Hugging Face folder; required
     activation   the new one, as in `PlainFFN`
@@ -54,9 +56,9 @@ class AdaptRecipe:
     arm: str | None = None
     activation: str | Spec = "xielu"
     replacement: ReplacementConfig = field(default_factory=ReplacementConfig)
-    tokens: int = 0
-    peak: float | None = None
-    warmup_share: float = 0.05
+    tokens: Natural = 0
+    peak: Positive | None = None
+    warmup_share: Annotated[float, within("[0, 1)")] = 0.05
     control: bool = True
     pack: str | None = None
     code: tuple[str, ...] = ()
@@ -68,13 +70,7 @@ class AdaptRecipe:
     def __post_init__(self) -> None:
         object.__setattr__(self, "activation", named_activation(self.activation))
         own = self.replacement.activation in ("xielu", self.activation)
-        validate(
-            self,
-            ("tokens", self.tokens >= 0, "must not be negative"),
-            ("peak", self.peak is None or self.peak > 0, "must be positive"),
-            ("warmup_share", 0 <= self.warmup_share < 1, "must be at least 0 and below 1"),
-            ("replacement", own, "has another activation: set activation=NAME alone"),
-        )
+        validate(self, ("replacement", own, "has another activation: set activation=NAME alone"))
 
     def steps(self, root: Path) -> tuple[Step, ...]:
         """All steps in the run folder `root`, in order.

@@ -6,7 +6,7 @@ import math
 import types
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from stamm.align.data.config import (
     OWN_ROWS,
@@ -50,6 +50,7 @@ from stamm.align.training.config import (
     preference_loss,
 )
 from stamm.audit.config import AuditConfig
+from stamm.base.bounds import AtLeastOne, at_least
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.engine.config import EngineConfig
@@ -93,7 +94,7 @@ class SFTRecipe:
     arm: str | None = None
     data: tuple[str, ...] = ()
     mixture: tuple[DataSource, ...] = ()
-    context: int | None = None
+    context: Annotated[int, at_least(2)] | None = None
     prepare: PrepareSettings = field(default_factory=held_out_rows)
     train: FineTuneConfig = field(default_factory=FineTuneConfig)
     sample_answers: SampleAnswersConfig | None = field(default_factory=SampleAnswersConfig)
@@ -105,7 +106,6 @@ class SFTRecipe:
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
-        _check_context(self.context)
         validate(self, loss_check(self.train.loss, SFT))
 
     def steps(self, root: Path) -> tuple[Step, ...]:
@@ -152,18 +152,18 @@ class PreferenceRecipe:
     data: tuple[str, ...] = ()
     mixture: tuple[DataSource, ...] = ()
     prompts: str = ""
-    n: int = 12
+    n: AtLeastOne = 12
     sampling: EngineSampling = field(default_factory=EngineSampling)
     reward: RewardConfig | None = None
     select: SelectConfig = field(default_factory=SelectConfig)
-    rounds: int = 1
-    context: int | None = None
+    rounds: AtLeastOne = 1
+    context: Annotated[int, at_least(2)] | None = None
     prepare: PrepareSettings = field(default_factory=held_out_rows)
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     train: FineTuneConfig
     sample_answers: SampleAnswersConfig | None = field(default_factory=SampleAnswersConfig)
     test_prompts: str = ""
-    test_n: int = 8
+    test_n: Annotated[int, at_least(2)] = 8
     gold: RewardConfig | None = None
     answers: AnswersConfig = field(default_factory=AnswersConfig)
     evaluate: EvaluateConfig | None = field(
@@ -174,7 +174,6 @@ class PreferenceRecipe:
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
-        _check_context(self.context)
         sampled = bool(self.prompts)
         loss = self.train.loss
         # A user's loss is loaded when the steps are built: reading a configuration runs no user code.
@@ -184,7 +183,6 @@ class PreferenceRecipe:
             loss_check(loss, Preference),
             ("prompts", not (sampled and self.data), "is given, and data too: choose one"),
             ("prompts", not (sampled and self.mixture), "is given, and mixture too: choose one"),
-            ("rounds", self.rounds >= 1, "must be at least 1"),
             ("rounds", self.rounds == 1 or sampled, "needs prompts=FILE"),
             ("reward", self.reward is not None or not sampled, "is needed with prompts=FILE"),
             (
@@ -193,12 +191,7 @@ class PreferenceRecipe:
                 "is needed with test_prompts",
             ),
             ("n", self.n > self.select.candidates, "must exceed select.candidates"),
-            ("test_n", self.test_n >= 2, "must be at least 2"),
-            (
-                "select",
-                not (paired and self.select.take == "all"),
-                _needs_pairs(loss),
-            ),
+            ("select", not (paired and self.select.take == "all"), _needs_pairs(loss)),
         )
 
     @property
@@ -319,13 +312,13 @@ class GRPORecipe:
     run: str = ""
     arm: str | None = None
     prompts: str = ""
-    n: int = 8
+    n: Annotated[int, at_least(2)] = 8
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     reward: RewardConfig | None = None
-    context: int | None = None
+    context: Annotated[int, at_least(2)] | None = None
     train: FineTuneConfig = field(default_factory=lambda: _on_policy())
     test_prompts: str = ""
-    test_n: int = 8
+    test_n: Annotated[int, at_least(2)] = 8
     gold: RewardConfig | None = None
     answers: AnswersConfig = field(default_factory=AnswersConfig)
     evaluate: EvaluateConfig | None = field(
@@ -336,12 +329,7 @@ class GRPORecipe:
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
-        _check_context(self.context)
-        validate(
-            self,
-            loss_check(self.train.loss, GRPO),
-            ("test_n", self.test_n >= 2, "must be at least 2"),
-        )
+        validate(self, loss_check(self.train.loss, GRPO))
 
     def steps(self, root: Path) -> tuple[Step, ...]:
         """All steps in the run folder `root`, in order.
@@ -503,8 +491,3 @@ def _finish(
         own_rows = not isinstance(recipe, GRPORecipe) and recipe.prepare.held_out > 0
         steps.append(arm_export(arm, recipe.export, start, own_rows=own_rows))
     return steps
-
-
-def _check_context(context: int | None) -> None:
-    if context is not None and context < 2:
-        raise ConfigError(f"context = {context} must be at least 2")

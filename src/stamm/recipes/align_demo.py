@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 from stamm.align.data.config import (
     APERTUS_REFUSED,
@@ -41,6 +42,7 @@ from stamm.align.training.config import (
     FineTuneJobConfig,
     ReferenceConfig,
 )
+from stamm.base.bounds import AtLeastOne, at_least
 from stamm.base.config import override, validate
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.engine.config import EngineConfig
@@ -99,10 +101,10 @@ class AlignDemo:
     test: str = "package:align_test_prompts.jsonl.zst"
     prepare: PrepareSettings = field(default_factory=lambda: _prepare())
     sft: FineTuneConfig = field(default_factory=lambda: _settings(SFT(), 2e-3, epochs=3.0))
-    n: int = 12
+    n: AtLeastOne = 12
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_new_tokens=48))
-    validation_n: int = 4
-    test_n: int = 8
+    validation_n: AtLeastOne = 4
+    test_n: Annotated[int, at_least(2)] = 8
     reward: RewardConfig = field(default_factory=lambda: _reward())
     gold: RewardConfig | None = field(default_factory=lambda: _gold())
     select: SelectConfig = field(default_factory=SelectConfig)
@@ -110,7 +112,7 @@ class AlignDemo:
     answers: AnswersConfig = field(default_factory=AnswersConfig)
     evaluate: EvaluateConfig = field(default_factory=lambda: EvaluateConfig(tasks=("held_out",)))
     export: ExportConfig = field(default_factory=ExportConfig)
-    context: int = 256
+    context: Annotated[int, at_least(2)] = 256
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
@@ -120,8 +122,6 @@ class AlignDemo:
             ("objectives", bool(names), "is empty"),
             ("objectives", len(set(names)) == len(names), "names an objective twice"),
             ("n", self.n > self.select.candidates, "must exceed select.candidates"),
-            ("test_n", self.test_n >= 2, "must be at least 2"),
-            ("validation_n", self.validation_n >= 1, "must be at least 1"),
         )
 
     def steps(self, root: Path) -> tuple[Step, ...]:

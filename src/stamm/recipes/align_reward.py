@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from stamm.align.data.config import DataSource, PrepareConfig, PrepareSettings
 from stamm.align.steps import offline_steps
@@ -13,6 +14,7 @@ from stamm.align.training.config import (
     ReferenceConfig,
     RewardAccuracyConfig,
 )
+from stamm.base.bounds import at_least
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 from stamm.pages.config import ReportConfig
@@ -43,18 +45,14 @@ class RewardModelRecipe:
     arm: str | None = None
     data: tuple[str, ...] = ()
     mixture: tuple[DataSource, ...] = ()
-    context: int | None = None
+    context: Annotated[int, at_least(2)] | None = None
     prepare: PrepareSettings = field(default_factory=lambda: PrepareSettings(held_out=0.1))
     train: FineTuneConfig = field(default_factory=lambda: on_answers(BradleyTerry()))
     accuracy: RewardAccuracyConfig = field(default_factory=RewardAccuracyConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
-        validate(
-            self,
-            ("context", self.context is None or self.context >= 2, "must be at least 2"),
-            loss_check(self.train.loss, BradleyTerry),
-        )
+        validate(self, loss_check(self.train.loss, BradleyTerry))
 
     def steps(self, root: Path) -> tuple[Step, ...]:
         """All steps in the run folder `root`, in order.

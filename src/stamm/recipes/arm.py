@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from stamm.base.config import validate
+from stamm.base.bounds import Positive, PositiveShare
+from stamm.base.config import Bounded, validate
 from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN, Structured
 from stamm.optim.config import OptimizerConfig
@@ -13,12 +14,13 @@ from stamm.pretrain.config import PretrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArmOverrides:
+class ArmOverrides(Bounded):
     """Changes of an arm beside its feed-forward block; None: as in the recipe.
 
     schedule      a comparison chooses its peak by tuning
     goldfish      Goldfish loss mask, where the recipe trains on every token or by another mask
     structured    use and training of structured matrices; of `ffn.linear`
+    init_std      standard deviation of every matrix at the start
     length        share of the tokens of the other arms, to see whether it needs no more; in a
                   comparison with EqualParameters
     """
@@ -28,12 +30,8 @@ class ArmOverrides:
     goldfish: Goldfish | None = None
     qk_norm: bool | None = None
     structured: Structured | None = None
-    length: float | None = None
-
-    def __post_init__(self) -> None:
-        validate(
-            self, ("length", self.length is None or 0 < self.length <= 1, "must lie in (0, 1]")
-        )
+    init_std: Positive | None = None
+    length: PositiveShare | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +53,8 @@ class Arm:
         model, given = replace(base, ffn=self.ffn), self.overrides
         if given.qk_norm is not None:
             model = replace(model, qk_norm=given.qk_norm)
+        if given.init_std is not None:
+            model = replace(model, init_std=given.init_std)
         return model if given.structured is None else replace(model, structured=given.structured)
 
     def pretrain_of(self, base: PretrainConfig) -> PretrainConfig:

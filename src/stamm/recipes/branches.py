@@ -11,9 +11,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from stamm.base.config import from_plain, validate
+from stamm.base.bounds import AtLeastOne, Natural, Positive, Share, at_least, within
+from stamm.base.config import Bounded, from_plain, validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
 from stamm.base.user_code import check_stored_code
@@ -54,7 +55,7 @@ class _Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CooldownRecipe:
+class CooldownRecipe(Bounded):
     """A cooldown from a checkpoint: same model, data and optimizer, decaying learning rate.
 
     run           folder of the run; read only
@@ -68,18 +69,11 @@ class CooldownRecipe:
 
     run: str = ""
     arm: str | None = None
-    step: int | None = None
-    tokens: int = 0
-    final_share: float = 0.0
+    step: Natural | None = None
+    tokens: Natural = 0
+    final_share: Share = 0.0
     code: tuple[str, ...] = ()
     report: ReportConfig = field(default_factory=ReportConfig)
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("tokens", self.tokens >= 0, "must not be negative"),
-            ("final_share", 0 <= self.final_share <= 1, "must lie in [0, 1]"),
-        )
 
     def steps(self, root: Path) -> tuple[Step, ...]:
         """All steps in the run folder `root`, in order.
@@ -120,18 +114,16 @@ class LongerStage:
     batch     sequences per step
     """
 
-    context: int
-    theta: float
-    tokens: int
-    batch: int
+    context: Annotated[int, at_least(2)]
+    theta: Annotated[float, within("[1, inf)")]
+    tokens: AtLeastOne
+    batch: AtLeastOne
 
     def __post_init__(self) -> None:
+        step = self.batch * self.context
         validate(
             self,
-            ("context", self.context >= 2, "must be at least 2"),
-            ("theta", self.theta >= 1, "must be at least 1"),
-            ("batch", self.batch >= 1, "must be at least 1"),
-            ("tokens", self.tokens >= self.batch * self.context, "is less than one step"),
+            ("tokens", self.tokens >= step, f"is less than one step, batch * context = {step}"),
         )
 
 
@@ -150,23 +142,18 @@ class LongerRecipe:
 
     run: str = ""
     arm: str | None = None
-    step: int | None = None
+    step: Natural | None = None
     pack: str | None = None
     stages: tuple[LongerStage, ...] = ()
     moments: Literal["keep", "restart"] = "keep"
-    peak: float | None = None
-    warmup_sequences: int = 0
+    peak: Positive | None = None
+    warmup_sequences: Natural = 0
     code: tuple[str, ...] = ()
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
         lengths = [stage.context for stage in self.stages]
-        validate(
-            self,
-            ("stages", lengths == sorted(set(lengths)), "must have rising contexts"),
-            ("peak", self.peak is None or self.peak > 0, "must be positive"),
-            ("warmup_sequences", self.warmup_sequences >= 0, "must not be negative"),
-        )
+        validate(self, ("stages", lengths == sorted(set(lengths)), "must have rising contexts"))
 
     def steps(self, root: Path) -> tuple[Step, ...]:
         """All steps in the run folder `root`, in order.

@@ -102,6 +102,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("compare.evidence_structured", evidence_recipes.evidence_structured),
     Recipe("compare.evidence_beta", evidence_recipes.evidence_beta),
     Recipe("compare.evidence_shapes", evidence_recipes.evidence_shapes),
+    Recipe("compare.evidence_scale", evidence_recipes.evidence_scale),
     Recipe("compare.activations_gpu", comparisons.activations_gpu),
     Recipe("search.activations", searches.activations),
     Recipe("search.smoke", searches.smoke),

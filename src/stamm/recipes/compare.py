@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
+from stamm.base.bounds import (
+    AtLeastOne,
+    NotNegative,
+    Positive,
+    PositiveShare,
+    Seed,
+    distinct,
+    within,
+)
 from stamm.base.config import to_plain, validate
 from stamm.compare.config import LookConfig, PlanConfig, config_hash
 from stamm.compare.records import PlannedArm
@@ -32,7 +42,16 @@ from stamm.pretrain.steps import (
 )
 from stamm.recipes.arm import Arm
 from stamm.recipes.checks import check_evaluation
-from stamm.recipes.matching import EqualFlops, EqualParameters, EqualTime, equal_widths, equal_work
+from stamm.recipes.matching import (
+    EqualFlops,
+    EqualParameters,
+    EqualTime,
+    equal_widths,
+    equal_work,
+    output_deviation,
+    scaled_arms,
+    scaled_run,
+)
 from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
 
@@ -44,6 +63,8 @@ class Tuning:
     """Learning-rate search of an arm; every arm gets the same number of short runs.
 
     rates         initial grid of every arm; a single one, without refinements, is taken as it is
+    shape_factors values of optimizer.shape_lr_factor of an arm with trained shapes, each tried with every
+                  rate of the grid; refinements keep the best. (): that of the optimizer
     refinements   how often two more rates are tried: next to the best, or beyond an edge
     length        of a short run and its warm-up, as a share of the full run
     margin        nats per token by which the chosen rate may lose to the best one: the lowest such
@@ -51,11 +72,12 @@ class Tuning:
     seed          of the short runs; must differ from `seeds`, to avoid selection bias
     """
 
-    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
-    refinements: int = 1
-    length: float = 0.25
-    margin: float = 0.0
-    seed: int = 0
+    rates: tuple[Positive, ...] = (1e-3, 2e-3, 4e-3)
+    shape_factors: Annotated[tuple[NotNegative, ...], distinct("has a factor twice")] = ()
+    refinements: Annotated[int, within("[0, 4]")] = 1
+    length: PositiveShare = 0.25
+    margin: Annotated[float, within("[0, 1)")] = 0.0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         steps = [high / low for low, high in zip(self.rates, self.rates[1:], strict=False) if low]
@@ -66,17 +88,29 @@ class Tuning:
                 len(self.rates) >= (2 if self.refinements else 1),
                 "must be at least two, or one with refinements = 0, which is taken as it is",
             ),
-            ("rates", all(rate > 0 for rate in self.rates), "must be positive"),
             ("rates", all(step >= 1.1 for step in steps), "must rise, each 1.1 times or more"),
-            ("refinements", 0 <= self.refinements <= 4, "must lie in [0, 4]"),
-            ("length", 0 < self.length <= 1, "must lie in (0, 1]"),
-            ("margin", 0 <= self.margin < 1, "must lie in [0, 1)"),
+            (
+                "shape_factors",
+                len(self.shape_factors) != 1,
+                "has one value: set optimizer.shape_lr_factor to it",
+            ),
         )
 
-    @property
-    def trials(self) -> int:
-        """Number of short runs of one arm; a single rate needs none."""
-        return 0 if len(self.rates) == 1 else len(self.rates) + 2 * self.refinements
+    def grid(self, run: PretrainConfig) -> list[tuple[float, float | None]]:
+        """The initial pairs of rate and shape factor of an arm; () where a single rate is taken as it is.
+
+        A factor of None leaves the optimizer's.
+        """
+        shaped = bool(self.shape_factors) and bool(run.model.ffn.spec.trainable)
+        factors: tuple[float | None, ...] = self.shape_factors if shaped else (None,)
+        if len(self.rates) == 1 and len(factors) == 1:
+            return []
+        return [(rate, factor) for factor in factors for rate in self.rates]
+
+    def trials(self, run: PretrainConfig) -> int:
+        """Number of short runs of an arm."""
+        grid = self.grid(run)
+        return len(grid) + 2 * self.refinements if grid else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +147,12 @@ class Comparison:
     baseline: str = "swiglu"
     matched: EqualParameters | EqualFlops | EqualTime = field(default_factory=EqualParameters)
     tuning: Tuning = field(default_factory=Tuning)
-    seeds: tuple[int, ...] = (1, 2, 3)
-    looks: tuple[int, ...] = ()
-    difference: float | None = None
+    seeds: Annotated[tuple[Seed, ...], distinct("has one twice")] = (1, 2, 3)
+    looks: tuple[AtLeastOne, ...] = ()
+    difference: Positive | None = None
     pilot: str = ""
     average: WeightAverage | None = None
-    confidence: float = 0.95
+    confidence: Annotated[float, within("[0.5, 1)")] = 0.95
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
     execution: Execution = field(default_factory=LocalExecutor)
@@ -132,13 +166,11 @@ class Comparison:
             ("arms", len(set(names)) == len(names), "has two arms of one name"),
             ("baseline", self.baseline in names, f"names no arm; there are {', '.join(names)}"),
             ("seeds", len(self.seeds) >= 2, "must be at least two: one has no variance"),
-            ("seeds", len(set(self.seeds)) == len(self.seeds), "has one twice"),
             (
                 "seeds",
                 self.tuning.seed not in self.seeds,
                 f"holds tuning.seed = {self.tuning.seed}: seeds used for tuning must not be compared",
             ),
-            ("confidence", 0.5 <= self.confidence < 1, "must lie in [0.5, 1)"),
             ("looks", list(self.looks) == sorted(set(self.looks)), "must rise"),
             (
                 "looks",
@@ -150,7 +182,6 @@ class Comparison:
                 not self.looks or self.looks[0] >= max(2, len(self.seeds) / 4),
                 "must begin with two seeds or more, and a quarter of all",
             ),
-            ("difference", self.difference is None or self.difference > 0, "must be positive"),
             (
                 "matched",
                 isinstance(self.matched, EqualFlops) or not any(map(_is_guided, self.arms)),
@@ -182,10 +213,7 @@ class Comparison:
             ),
         )
         rolls = isinstance(pretrain.engine.on_nonfinite, RollBackAndSkip)
-        validate(
-            pretrain.engine,
-            ("on_nonfinite", not rolls, "would train arms on different text"),
-        )
+        validate(pretrain.engine, ("on_nonfinite", not rolls, "would train arms on different text"))
         check_evaluation(self.evaluate, self.corpus, pretrain.model)
         if self.average is not None:
             shortest = min(arm.overrides.length or 1.0 for arm in self.arms)
@@ -206,7 +234,11 @@ class Comparison:
         return next(arm for arm in self.arms if arm.name == self.baseline)
 
     def matched_arms(self) -> tuple[Arm, ...]:
-        """The arms with their matched widths."""
+        """The arms with their matched widths and scales."""
+        arms = self._at_matched_widths()
+        return scaled_arms(self.pretrain.model, arms, self.baseline_arm(), self.matched.scale)
+
+    def _at_matched_widths(self) -> tuple[Arm, ...]:
         if not isinstance(self.matched, EqualParameters):
             return self.arms
         base = self.baseline_arm()
@@ -218,7 +250,7 @@ class Comparison:
         With EqualTime, lengths are the baseline's until step times are measured.
         """
         arms = self.matched_arms()
-        changed = [arm.pretrain_of(self.pretrain) for arm in arms]
+        changed = [scaled_run(arm.pretrain_of(self.pretrain), self.matched.scale) for arm in arms]
         models = [run.model for run in changed]
         total, batch = self.pretrain.total_sequences(), self.pretrain.batch[0].size
         lengths: tuple[int, ...] = (total // batch * batch,) * len(arms)
@@ -241,7 +273,7 @@ class Comparison:
     def as_run(self) -> Comparison:
         """This comparison with what its runs have in place of settings: matched widths, engine."""
         engine = replace(self.pretrain, engine=self._engine())
-        return replace(self, arms=self.matched_arms(), pretrain=_to_its_end(engine))
+        return replace(self, arms=self._at_matched_widths(), pretrain=_to_its_end(engine))
 
     def _engine(self) -> EngineConfig:
         engine, kept = self.pretrain.engine, self.average
@@ -267,7 +299,7 @@ class Comparison:
         )
         runs = self.runs()
         steps = [
-            *activation_steps(arm.ffn for arm in self.arms),
+            *activation_steps(arm.ffn for arm in self.matched_arms()),
             *corpus_steps(self.corpus),
             *token_steps(self.tokenizer, self.pack),
         ]
@@ -301,6 +333,7 @@ class Comparison:
                 sequences=run.total_sequences(),
                 tokens=run.total_sequences() * run.context,
                 rate=run.schedule.peak,
+                output_deviation=output_deviation(run.model),
             )
             for name, run in runs.items()
         )
@@ -333,18 +366,23 @@ class Comparison:
 
     def _tuning_steps(self, arm: str, run: PretrainConfig) -> list[Step]:
         paced = isinstance(self.matched, EqualTime)
+        grid = self.tuning.grid(run)
+        shaped = any(factor is not None for _, factor in grid)
         trials = [
             _train(
                 f"tune.{arm}.{number}",
                 f"tune/{arm}/{number}",
-                replace(self.short(run, rate), tuned=f"{arm}.{SHORT}" if paced else ""),
+                replace(
+                    self.short(_with_shape_factor(run, factor), rate),
+                    tuned=f"{arm}.{SHORT}" if paced else "",
+                ),
                 f"step_timing/{STEP_TIMING}" if paced else "",
             )
-            for number, rate in enumerate(self.tuning.rates if self.tuning.trials else ())
+            for number, (rate, factor) in enumerate(grid)
         ]
         steps = list(trials)
         for turn in range(self.tuning.refinements):
-            config = ChoiceConfig(arm=arm, trials=len(trials))
+            config = ChoiceConfig(arm=arm, trials=len(trials), shaped=shaped)
             refine = rate_step(
                 "refine", f"refine.{arm}.{turn}", f"refined-{turn}", config, trials, timed=paced
             )
@@ -361,7 +399,9 @@ class Comparison:
             trials += more
             steps += [refine, *more]
         if trials:
-            config = ChoiceConfig(arm=arm, trials=len(trials), margin=self.tuning.margin)
+            config = ChoiceConfig(
+                arm=arm, trials=len(trials), margin=self.tuning.margin, shaped=shaped
+            )
         else:
             config = ChoiceConfig(arm=arm, trials=0, rate=self.tuning.rates[0])
         choose = rate_step("choose", f"choose.{arm}", "chosen", config, trials, timed=paced)
@@ -383,6 +423,12 @@ class Comparison:
 
     def _evaluated(self, name: str, folder: str) -> Step:
         return evaluate_step(name, f"{folder}/evaluate", f"{folder}/model", self.evaluate)
+
+
+def _with_shape_factor(run: PretrainConfig, factor: float | None) -> PretrainConfig:
+    if factor is None:
+        return run
+    return replace(run, optimizer=replace(run.optimizer, shape_lr_factor=factor))
 
 
 def without_peak(schedule: Schedule) -> Schedule:

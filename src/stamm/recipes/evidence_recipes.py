@@ -196,6 +196,20 @@ def evidence_shapes() -> Comparison:
     return claim(arms, "layer", seeds=8)
 
 
+def evidence_scale() -> Comparison:
+    """xIELU, ReLU² and SwiGLU with a tuned rate of the shapes, 8 seeds; set corpus.inputs=YOUR_TEXT; 55 minutes of a core.
+
+    3 x 8 + 3 + 3 + 12 runs. The same seeds with `matched.scale=EqualStart matched.scale.deviation=0.6`, with
+    `matched.scale=LearnedScale matched.scale.lr_factor=30`, and with `pretrain.model.init_std=0.02` separate the
+    function of a block from the scale of its output.
+    """
+    comparison = claim(evidence_activations().arms, "swiglu", seeds=8)
+    tuning = replace(
+        comparison.tuning, rates=(1e-3, 2e-3, 4e-3), shape_factors=(1.0, 10.0, 30.0, 100.0)
+    )
+    return replace(comparison, tuning=tuning, seeds=tuple(range(101, 109)))
+
+
 def _learned_beta() -> Spec:
     """xIELU whose beta is learned above 0, from 0.5, with alpha_n = beta + fall as in xIELU.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from stamm.base.errors import ConfigError
-from stamm.corpus.consent.config import KINDS, FetchConfig, Kind
+from stamm.corpus.consent.config import FetchConfig, FetchSettings
 from stamm.corpus.inputs import expand
 from stamm.runs.job import Step
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobotsRecipe:
+class RobotsRecipe(FetchSettings):
     """A snapshot of robots.txt, tdmrep.json and ai.txt of many domains.
 
     domains, agent, contact   file of hosts, user agent and contact; all required (FetchConfig)
@@ -20,10 +20,6 @@ class RobotsRecipe:
     domains: str = ""
     agent: str = ""
     contact: str = ""
-    kinds: tuple[Kind, ...] = KINDS
-    hosts_at_once: int = 32
-    answer_s: float = 30.0
-    retries: int = 2
 
     def steps(self) -> tuple[Step, ...]:
         """All steps, in order.
@@ -41,7 +37,7 @@ class RobotsRecipe:
             Step(
                 name="fetch",
                 job="fetch",
-                config=FetchConfig(**own),
+                config=FetchConfig(**own, connect_s=min(FetchConfig.connect_s, self.answer_s)),
                 folder="snapshot",
                 external=expand([self.domains], "domains"),
                 outputs=("snapshot.jsonl.zst", "summary.json"),

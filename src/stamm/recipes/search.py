@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stamm.activations.spec import Spec
-from stamm.base.config import to_plain, validate
+from stamm.base.bounds import AtLeastOne, Positive, PositiveShare, Seed
+from stamm.base.config import Bounded, to_plain, validate
 from stamm.base.errors import ConfigError
 from stamm.base.files import sha256_file
 from stamm.compare.config import config_hash
@@ -33,7 +34,7 @@ CONFIRMED = 0.99  # smallest confidence of a confirmation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class Round(Bounded):
     """A round of successive halving: a comparison of the remaining candidates.
 
     length   of its runs, as a share of those of `compare`
@@ -43,17 +44,10 @@ class Round:
     keep     largest number of candidates that remain
     """
 
-    length: float = 1.0
-    seeds: tuple[int, ...] = (1, 2)
-    rates: tuple[float, ...] = ()
-    keep: int = 1
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("length", 0 < self.length <= 1, "must lie in (0, 1]"),
-            ("keep", self.keep >= 1, "must be at least 1"),
-        )
+    length: PositiveShare = 1.0
+    seeds: tuple[Seed, ...] = (1, 2)
+    rates: tuple[Positive, ...] = ()
+    keep: AtLeastOne = 1
 
 
 @dataclass(frozen=True, kw_only=True)

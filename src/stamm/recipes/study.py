@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stamm.audit.config import AuditConfig
 from stamm.audit.steps import audit_step
+from stamm.base.bounds import NotNegative
 from stamm.base.config import check_all, validate
 from stamm.base.errors import ConfigError
 from stamm.corpus.config import CorpusConfig, PackConfig
@@ -57,7 +58,7 @@ class Study:
     export: ExportConfig | None
     exported: tuple[str, ...] = ("xielu",)
     report: ReportConfig = field(default_factory=ReportConfig)
-    tolerance: float = 0.001
+    tolerance: NotNegative = 0.001
     execution: Execution = field(default_factory=LocalExecutor)
 
     def __post_init__(self) -> None:
@@ -104,11 +105,7 @@ class Study:
             self,
             ("arms", bool(names), "is empty"),
             ("arms", len(set(names)) == len(names), "has two arms of one name"),
-            (
-                "exported",
-                len(set(self.exported)) == len(self.exported),
-                "names an arm twice",
-            ),
+            ("exported", len(set(self.exported)) == len(self.exported), "names an arm twice"),
             ("exported", not unknown, f"names no arm; there are {', '.join(names)}"),
         )
 

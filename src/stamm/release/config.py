@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
+from stamm.base.bounds import distinct
 from stamm.base.config import validate
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
@@ -23,14 +25,10 @@ class ReleaseConfig:
     """
 
     name: str = ""
-    formats: tuple[str, ...] = ()
+    formats: Annotated[tuple[str, ...], distinct("names a format twice")] = ()
     checkpoints: bool = False
     answers: str = ""
 
     def __post_init__(self) -> None:
         known = not self.name or _NAME.fullmatch(self.name) is not None
-        validate(
-            self,
-            ("name", known, "is not letters, digits, '.', '_' and '-' (at most 96)"),
-            ("formats", len(set(self.formats)) == len(self.formats), "names a format twice"),
-        )
+        validate(self, ("name", known, "is not letters, digits, '.', '_' and '-' (at most 96)"))

@@ -6,31 +6,26 @@ The outputs of a shard do not depend on the executor, so a run may be resumed wi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, Positive, Text, within
+from stamm.base.config import Bounded
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalExecutor:
+class LocalExecutor(Bounded):
     """Worker processes on this machine.
 
     workers    number of processes; 0: one for each core this process may use
     attempts   how often a shard is tried whose worker died; retries run one shard at a time
     """
 
-    workers: int = 0
-    attempts: int = 3
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("workers", 0 <= self.workers <= 4096, "must lie in [0, 4096]"),
-            ("attempts", self.attempts >= 1, "must be at least 1"),
-        )
+    workers: Annotated[int, within("[0, 4096]")] = 0
+    attempts: AtLeastOne = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlurmExecutor:
+class SlurmExecutor(Bounded):
     """Slurm job arrays, submitted through submitit.
 
     tasks           number of ranks; shards are distributed round-robin
@@ -43,31 +38,20 @@ class SlurmExecutor:
     simulated       run the ranks as processes of this machine, through submitit
     """
 
-    tasks: int
+    tasks: AtLeastOne
     partition: str = ""
     account: str = ""
     qos: str = ""
-    hours: float = 12.0
-    cpus: int = 1
-    memory_gib: float = 4.0
-    attempts: int = 3
-    max_array_size: int = 1001
+    hours: Positive = 12.0
+    cpus: AtLeastOne = 1
+    memory_gib: Positive = 4.0
+    attempts: AtLeastOne = 3
+    max_array_size: AtLeastOne = 1001
     simulated: bool = False
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("tasks", self.tasks >= 1, "must be at least 1"),
-            ("hours", self.hours > 0, "must be positive"),
-            ("cpus", self.cpus >= 1, "must be at least 1"),
-            ("memory_gib", self.memory_gib > 0, "must be positive"),
-            ("attempts", self.attempts >= 1, "must be at least 1"),
-            ("max_array_size", self.max_array_size >= 1, "must be at least 1"),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayExecutor:
+class RayExecutor(Bounded):
     """Tasks of a Ray cluster.
 
     address    "auto" for the cluster of this machine, or "ray://host:port"
@@ -75,17 +59,9 @@ class RayExecutor:
     attempts   how often a shard is tried whose worker died
     """
 
-    address: str = "auto"
-    cpus: float = 1.0
-    attempts: int = 3
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("address", bool(self.address.strip()), "is empty"),
-            ("cpus", self.cpus > 0, "must be positive"),
-            ("attempts", self.attempts >= 1, "must be at least 1"),
-        )
+    address: Text = "auto"
+    cpus: Positive = 1.0
+    attempts: AtLeastOne = 3
 
 
 Execution = LocalExecutor | SlurmExecutor | RayExecutor

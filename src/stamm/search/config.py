@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from stamm.activations.spec import Spec
+from stamm.base.bounds import Positive, within
 from stamm.base.config import validate
 from stamm.search.records import PlannedCandidate
 
@@ -23,23 +25,17 @@ class ScreenLimits:
     slower         largest time of forward and backward pass, relative to the baseline's kernel
     """
 
-    degree: float = 2.0
+    degree: Positive = 2.0
     flat: bool = False
-    gain: tuple[float, float] = (0.2, 5.0)
-    nonlinearity: float = 0.05
+    gain: tuple[Positive, Positive] = (0.2, 5.0)
+    nonlinearity: Annotated[float, within("[0, 1)")] = 0.05
     known: bool = False
-    slower: float = 3.0
+    slower: Positive = 3.0
 
     def __post_init__(self) -> None:
         validate(self, ("gain", len(self.gain) == 2, "must be two numbers"))
         low, high = self.gain
-        validate(
-            self,
-            ("degree", self.degree > 0, "must be positive"),
-            ("gain", 0 < low < high, "must be two positive numbers that rise"),
-            ("nonlinearity", 0 <= self.nonlinearity < 1, "must lie in [0, 1)"),
-            ("slower", self.slower > 0, "must be positive"),
-        )
+        validate(self, ("gain", low < high, "must rise"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from stamm.activations import catalog
 from stamm.activations.catalog.registry import named_activation, spec_of
@@ -21,6 +21,7 @@ from stamm.activations.spec.command_line import Continuity, parse_parameter
 from stamm.activations.spec.expressions import parse, parse_interval, symbols
 from stamm.activations.spec.gates import expand
 from stamm.activations.spec.parameters import Identity, Parameter, Softplus
+from stamm.base.bounds import AtLeastOne, Finite, distinct, not_empty
 from stamm.base.config import validate
 from stamm.base.errors import ConfigError
 
@@ -37,15 +38,13 @@ class Pieces:
     continuity   "continuous": pairs that do not meet at 0 are refused
     """
 
-    right: tuple[str, ...]
-    left: tuple[str, ...]
+    right: Annotated[tuple[str, ...], not_empty()]
+    left: Annotated[tuple[str, ...], not_empty()]
     parameters: tuple[str, ...] = ()
     continuity: Continuity = "continuous"
 
     def __post_init__(self) -> None:
-        validate(
-            self, ("right", bool(self.right), "is empty"), ("left", bool(self.left), "is empty")
-        )
+        validate(self)
         for word in self.parameters:
             parse_parameter(word)
 
@@ -69,14 +68,13 @@ class Linear:
     initial   of each coefficient; coefficients are not constrained
     """
 
-    basis: tuple[str, ...]
-    terms: tuple[int, ...] = (2,)
-    initial: float = 0.5
+    basis: Annotated[tuple[str, ...], distinct("has a function twice")]
+    terms: tuple[AtLeastOne, ...] = (2,)
+    initial: Finite = 0.5
 
     def __post_init__(self) -> None:
         validate(
             self,
-            ("basis", len(set(self.basis)) == len(self.basis), "has a function twice"),
             (
                 "terms",
                 bool(self.terms) and all(1 <= n <= len(self.basis) for n in self.terms),
@@ -105,9 +103,10 @@ class Integrals:
     """
 
     of: tuple[str, ...]
-    beta: float = 0.5
+    beta: Finite = 0.5
 
     def __post_init__(self) -> None:
+        validate(self)
         _check_entries(self.of)
 
     def proposals(self) -> Iterator[Proposal]:

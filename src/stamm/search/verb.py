@@ -120,16 +120,16 @@ def planned_comparisons(config: Search) -> list[PlannedComparison]:
 def _planned(name: str, candidates: str, compare: Comparison, more: int = 0) -> PlannedComparison:
     """A comparison whose arms cost what its baseline does, with `more` arms."""
     run, arms = compare.runs()[compare.baseline], len(compare.arms) + more
-    tuning, seeds = compare.tuning, len(compare.seeds)
-    short = compare.short(run, tuning.rates[0])
+    trials, seeds = compare.tuning.trials(run), len(compare.seeds)
+    short = compare.short(run, compare.tuning.rates[0])
     return PlannedComparison(
         name=name,
         candidates=candidates,
         arms=arms,
-        runs=arms * (seeds + tuning.trials),
+        runs=arms * (seeds + trials),
         tokens=run.total_sequences() * run.context,
-        flops=arms * (seeds * run_flops(run) + tuning.trials * run_flops(short)),
-        timed=((run, arms * seeds), (short, arms * tuning.trials)),
+        flops=arms * (seeds * run_flops(run) + trials * run_flops(short)),
+        timed=((run, arms * seeds), (short, arms * trials)),
     )
 
 

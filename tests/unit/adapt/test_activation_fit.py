@@ -10,7 +10,7 @@ import torch
 
 from stamm.activations.catalog.registry import spec_of
 from stamm.activations.codegen.kernel_lookup import kernel_of
-from stamm.adapt.fit import fit_activation
+from stamm.activations.fit import fit_activation
 from stamm.base.errors import ConfigError
 
 X = torch.linspace(-4, 4, 801, dtype=torch.float64)

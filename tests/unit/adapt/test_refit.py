@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stamm.activations.catalog.registry import spec_of
-from stamm.adapt.fit import ActivationFit
+from stamm.activations.fit import ActivationFit
 from stamm.adapt.refit import RIDGE, refit_layers
 from stamm.adapt.sample import sample_layers
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN

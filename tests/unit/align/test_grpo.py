@@ -356,7 +356,11 @@ def test_every_setting_is_read(tmp_path: Path) -> None:
         scale="none",
         average="longest",
     )
-    changes: dict[str, Any] = {"lora": Lora(rank=2), "reward": Length(smallest=20, largest=60)}
+    changes: dict[str, Any] = {
+        "lora": Lora(rank=2, train_activation=True),
+        "reward": Length(smallest=20, largest=60),
+        "schedule": ConstantRate(peak=3e-3, warmup_sequences=8, warmup_from=0.1),
+    }
     settings = config(tmp_path, loss, epochs=1.0, **changes)
     with recorded(settings, GRPORun.of(settings, model=finetuned.MODEL)) as reads:
         train(tmp_path, loss, epochs=1.0, **changes)

@@ -17,8 +17,9 @@ from stamm.align.training.config import (
     FineTuneRun,
     Loss,
 )
+from stamm.engine.config import EngineConfig, StopOnNonfinite
 from stamm.models.lora_config import Lora
-from stamm.optim.schedules import BatchStage
+from stamm.optim.schedules import BatchStage, ConstantRate
 from tests.unit.align import finetuned
 from tests.unit.align.finetuned import chats, fine_tune, pairs
 from tests.unit.align.prepared import prepare
@@ -45,8 +46,10 @@ def test_every_setting_is_read(tmp_path: Path, loss: Loss) -> None:
         loss,
         epochs=2.0,
         batch=(BatchStage(size=1),),
+        schedule=ConstantRate(peak=3e-3, warmup_sequences=4, warmup_from=0.1),
+        engine=EngineConfig(threads=1, compile="off", on_nonfinite=StopOnNonfinite(window=2)),
         validate_every=2,
-        lora=None if isinstance(loss, BradleyTerry) else Lora(rank=2),
+        lora=None if isinstance(loss, BradleyTerry) else Lora(rank=2, train_activation=True),
         pfo=PFO() if isinstance(loss, DPO | KTO) else None,
     )
     with recorded(settings, FineTuneRun.of(settings, model=finetuned.MODEL)) as reads:
@@ -57,5 +60,13 @@ def test_every_setting_is_read(tmp_path: Path, loss: Loss) -> None:
 def _changes(settings: FineTuneJobConfig) -> dict[str, object]:
     return {
         name: getattr(settings, name)
-        for name in ("epochs", "batch", "lora", "pfo", "validate_every")
+        for name in (
+            "epochs",
+            "batch",
+            "schedule",
+            "engine",
+            "lora",
+            "pfo",
+            "validate_every",
+        )
     }

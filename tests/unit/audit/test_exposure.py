@@ -269,5 +269,5 @@ def test_lists_that_lie_are_refused(
 
 
 def test_no_candidates_are_refused() -> None:
-    with pytest.raises(ConfigError, match="candidates = 0 must lie in 1 to 1000000"):
+    with pytest.raises(ConfigError, match=r"candidates = 0 must lie in \[1, 1000000\]"):
         AuditConfig(candidates=0)

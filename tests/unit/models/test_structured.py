@@ -394,9 +394,9 @@ def test_other_nonsense_is_refused() -> None:
         BlockDense(blocks=4, rank=6)
     with pytest.raises(ConfigError, match="at least 2"):
         BlockShuffle(blocks=1)
-    with pytest.raises(ConfigError, match="rank = 0 must be positive"):
+    with pytest.raises(ConfigError, match="rank = 0 must be at least 1"):
         LowRank(rank=0)
-    with pytest.raises(ConfigError, match="above 0 and at most 1"):
+    with pytest.raises(ConfigError, match=r"must lie in \(0, 1\]"):
         SelfGuide(until_share=0.0)
     with pytest.raises(ConfigError, match="does not use"):
         replace(SMALL, structured=Structured(guide=SelfGuide()))

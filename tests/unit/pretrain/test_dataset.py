@@ -165,7 +165,7 @@ SMALL = DecoderConfig(max_context=64)
         ({"context": 64, "epochs": math.inf}, "epochs = inf must be positive and finite"),
         ({"context": 64, "epochs": math.nan}, "epochs = nan must be positive and finite"),
         ({"context": 64, "batch": ()}, "batch = () must begin at sequence 0"),
-        ({"context": 64, "clip_norm": 0.0}, "clip_norm = 0.0 must be positive"),
+        ({"context": 64, "clip_norm": 0.0}, "clip_norm = 0.0 must lie in"),
     ],
 )
 def test_impossible_runs_are_refused(changes: dict[str, object], words: str) -> None:

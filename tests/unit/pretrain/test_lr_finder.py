@@ -211,3 +211,30 @@ def test_a_single_rate_is_taken_as_it_is(tmp_path: Path) -> None:
     for settings in ({"trials": 0}, {"trials": 1}, {"trials": 2, "rate": 1e-3}):
         with pytest.raises(ConfigError):
             ChoiceConfig(arm="a", **settings)
+
+
+def test_the_factor_of_the_shapes_is_chosen_with_the_rate(tmp_path: Path) -> None:
+    """Refinements stay at the best factor, and the margin compares rates at that factor alone."""
+    losses = {(1e-3, 1.0): 3.0, (2e-3, 1.0): 2.95, (1e-3, 30.0): 2.9, (2e-3, 30.0): 2.85}
+    folders = []
+    for number, ((rate, factor), loss) in enumerate(losses.items()):
+        folder = write_trial(tmp_path / str(number), rate, [loss] * 10)
+        path = folder / "config.json"
+        plain = json.loads(path.read_text())
+        plain["config"]["optimizer"]["shape_lr_factor"] = factor
+        path.write_text(json.dumps(plain))
+        folders.append(folder)
+    place = workspace(tmp_path, folders)
+    refine(ChoiceConfig(arm="xielu", trials=4, shaped=True), place)
+    tried = json.loads((tmp_path / "out" / "refined.json").read_text())["runs"].values()
+    assert [(run["peak"], run["shape_lr_factor"]) for run in tried] == [
+        (0.004, 30.0),
+        (0.008, 30.0),
+    ]
+    # At the factor 1 a rate of 2e-3 lies within the margin, too; at 30 it is 1e-3.
+    choose(ChoiceConfig(arm="xielu", trials=4, shaped=True, margin=0.11), place)
+    chosen = json.loads((tmp_path / "out" / "chosen.json").read_text())
+    assert (chosen["rate"], chosen["shape_factor"], chosen["at_edge"]) == (1e-3, 30.0, True)
+    config = PretrainConfig(sequences=160, tuned="final", schedule=WarmupStableDecay(peak=9.0))
+    tuned = apply_tuning(config, {"tuned": tmp_path / "out" / "chosen.json"})
+    assert (tuned.schedule.peak, tuned.optimizer.shape_lr_factor) == (1e-3, 30.0)

@@ -62,7 +62,7 @@ def test_every_arm_gets_the_same_effort(build: Callable[[], Comparison]) -> None
         if kind in ("tune", "refine", "choose", "pretrain", "evaluate"):
             effort[kind, rest.split(".")[0]] += 1
     for kind, count in (
-        ("tune", config.tuning.trials),
+        ("tune", len(config.tuning.rates) + 2 * config.tuning.refinements),
         ("refine", config.tuning.refinements),
         ("choose", 1),
         ("pretrain", len(config.seeds)),
@@ -207,7 +207,7 @@ def test_one_arm_is_no_comparison() -> None:
 def test_a_single_rate_needs_no_short_runs() -> None:
     config = override(smoke(), ["tuning.rates=1e-3", "tuning.refinements=0"])
     assert isinstance(config, Comparison)
-    assert config.tuning.trials == 0
+    assert all(config.tuning.trials(run) == 0 for run in config.runs().values())
     names = [step.name for step in config.steps()]
     assert not [name for name in names if name.startswith("tune.")]
     assert [name for name in names if name.startswith("choose.")] == [

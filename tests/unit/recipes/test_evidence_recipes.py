@@ -25,6 +25,7 @@ from stamm.recipes.evidence_recipes import (
     evidence_goldfish,
     evidence_longer,
     evidence_optimizer,
+    evidence_scale,
     evidence_shapes,
     evidence_structured,
     evidence_tokens,
@@ -39,6 +40,7 @@ RECIPES = [
     evidence_goldfish,
     evidence_longer,
     evidence_optimizer,
+    evidence_scale,
     evidence_shapes,
     evidence_structured,
     evidence_tokens,
@@ -53,10 +55,11 @@ def test_a_recipe_has_one_planned_look_and_costs_at_most_an_hour_and_a_half_of_a
     assert from_plain(Comparison, to_plain(config)) == config
     assert len(config.seeds) >= 5
     assert config.planned_looks() == (len(config.seeds),)
-    arms, seeds = len(config.arms), len(config.seeds)
-    sequences = max(run.total_sequences() for run in config.runs().values())
-    tuned, steps = config.tuning.trials, sequences / config.pretrain.batch[0].size
-    assert arms * (tuned + seeds) * steps * 0.0625 + arms * seeds * 12 <= 1.5 * 3600
+    runs = list(config.runs().values())
+    arms, seeds = len(runs), len(config.seeds)
+    tuned = sum(config.tuning.trials(run) for run in runs)
+    steps = max(run.total_sequences() for run in runs) / config.pretrain.batch[0].size
+    assert (tuned + arms * seeds) * steps * 0.0625 + arms * seeds * 12 <= 1.5 * 3600
     names = [step.name for step in config.steps()]
     assert len(set(names)) == len(names)
     assert "plan" in names

@@ -13,12 +13,14 @@ import pytest
 from stamm.base.config import from_plain, override, to_plain
 from stamm.base.console import NoProgress
 from stamm.base.errors import ConfigError
+from stamm.corpus.consent.config import FetchConfig
 from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.catalog import RECIPES, Recipe, get
 from stamm.recipes.demo import demo
 from stamm.recipes.recipe_source import recipe_source
 from stamm.recipes.resolve import resolve
+from stamm.recipes.robots import RobotsRecipe
 from stamm.recipes.study import Study, single_steps
 from stamm.runs.job import after_producers
 from stamm.runs.run import workspace
@@ -189,3 +191,15 @@ def test_arms_need_plain_and_different_names() -> None:
         replace(study, arms=(study.arms[2], study.arms[2]))
     with pytest.raises(ConfigError, match="must be letters"):
         replace(study.arms[0], name="../escape")
+
+
+def test_a_snapshot_waits_no_longer_for_a_connection_than_for_an_answer(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text("example.org\n", encoding="utf-8")
+    for answer_s, connect_s in ((5.0, 5.0), (30.0, 10.0)):
+        recipe = RobotsRecipe(
+            domains=str(hosts), agent="a/1", contact="https://example.org/bot", answer_s=answer_s
+        )
+        (fetch,) = recipe.steps()
+        assert isinstance(fetch.config, FetchConfig)
+        assert (fetch.config.answer_s, fetch.config.connect_s) == (answer_s, connect_s)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stamm.statistics.intervals import differences, holm, interval
 from stamm.statistics.power import smallest_shown
@@ -86,18 +88,48 @@ def test_true_differences_beside_false_ones() -> None:
     assert held / (6 * REPEATS) >= 0.95
 
 
-def test_a_difference_is_shown_exactly_when_its_interval_leaves_out_nothing() -> None:
+def test_an_interval_without_0_belongs_to_a_difference_that_is_shown() -> None:
     draw = random.Random(10)
-    both = set()
+    kinds = set()
     for _ in range(300):
         truth = [draw.gauss(0.0, 0.3) for _ in range(5)]
-        for one in differences(arms_of(draw, truth, 3, 0.1), "arm0", 0.95):
-            low, high = one.interval.low, one.interval.high
-            assert low is not None and high is not None and one.adjusted is not None
-            assert one.shown == (not low <= 0.0 <= high)
-            assert one.shown == (one.adjusted <= 0.05)
-            both.add(one.shown)
-    assert both == {True, False}
+        for difference in differences(arms_of(draw, truth, 3, 0.1), "arm0", 0.95):
+            low, high = difference.interval.low, difference.interval.high
+            assert low is not None and high is not None and difference.adjusted is not None
+            excluded = not low <= 0.0 <= high
+            assert difference.shown or not excluded
+            assert difference.shown == (difference.adjusted <= 0.05)
+            kinds.add((difference.shown, excluded))
+    assert kinds == {(True, True), (True, False), (False, False)}
+
+
+@pytest.mark.parametrize(
+    ("arms", "tails", "least"),
+    # Measured with 20,000 draws: .956, .952, .974, .978. Levels by Holm's rank: .929, .907, .956, .940.
+    [(5, "normal", 0.94), (7, "normal", 0.94), (5, "heavy", 0.96), (7, "heavy", 0.96)],
+)
+def test_all_intervals_together_cover_the_truth(arms: int, tails: str, least: float) -> None:
+    """Every arm differs from the baseline, and has another share of its noise: the hardest case for them."""
+    draw = np.random.default_rng(5)
+    draws, seeds = 2_000, 8 if arms == 5 else 16
+
+    def noise(*shape: int) -> NDArray[np.float64]:
+        spread = np.where(draw.random(shape) < 0.1, 5.0, 1.0) if tails == "heavy" else 1.0
+        return draw.standard_normal(shape) * spread
+
+    shared, own = noise(draws, seeds), 0.7 * noise(draws, arms, seeds)
+    covered = 0
+    for number in range(draws):
+        values = {"base": dict(enumerate(shared[number].tolist()))}
+        for arm, share in enumerate(np.linspace(0.2, 1.5, arms)):
+            line = 3.0 + own[number, arm] + share * shared[number]
+            values[f"arm{arm}"] = dict(enumerate(line.tolist()))
+        ends = [difference.interval for difference in differences(values, "base", 0.95)]
+        covered += all(
+            one.low is not None and one.high is not None and one.low <= 3.0 <= one.high
+            for one in ends
+        )
+    assert covered / draws >= least
 
 
 def test_what_can_be_shown_at_all() -> None:

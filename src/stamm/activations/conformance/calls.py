@@ -123,7 +123,7 @@ class _Comparison:
         exact = exact_quantities(spec, bound.values, x.double(), up)[FUNCTION]
         self.x, self.usual = x, usual.detach().reshape(-1)
         # Rounded to zero or beyond the knot, two orders of evaluation may differ.
-        self.judged = exact.well_conditioned & ~near_knots(spec, bound, x)[1]
+        self.judged = exact.well_conditioned & ~near_knots(spec, bound.values, x)[1]
         self.judged |= ~torch.isfinite(x)
         self.limit = budget(spec.name, dtype_name(dtype))
         self.shape, self.dtype = usual.shape, usual.dtype

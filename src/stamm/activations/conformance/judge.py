@@ -148,12 +148,12 @@ def _of_dtype(
     if squares and dtype == torch.bfloat16:
         limit = without_squares(limit)
     limit = at_range_ends(limit) if ends else limit
-    x = _with_more(inputs(spec, bound.values, dtype, count=count), count)
+    x = judged_inputs(spec, bound.values, dtype, count)
     x = x[~(x.abs() > limit.reach)]
     settings: list[tuple[str, Tensor | None]] = [("", None)]
     if isinstance(spec.arity, Gated):
         settings = [("", torch.ones_like(x)), (MIXED, mixed_ups(len(x), dtype))]
-    at_knots, ambiguous = near_knots(spec, bound, x)
+    at_knots, ambiguous = near_knots(spec, bound.values, x)
     measured = []
     absent: dict[str, None] = {}
     for suffix, up in settings:
@@ -183,10 +183,13 @@ def _of_dtype(
     )
 
 
-def _with_more(x: Tensor, count: int) -> Tensor:
-    """`x` with a number of every exponent, and, of float32, an even grid in the binades in use."""
-    more = exponents(x.dtype)
-    if x.dtype == torch.float32:
+def judged_inputs(
+    spec: Spec, values: Mapping[str, float], dtype: torch.dtype, count: int
+) -> Tensor:
+    """`inputs` with a number of every exponent, and, of float32, an even grid in the binades in use."""
+    x = inputs(spec, values, dtype, count=count)
+    more = exponents(dtype)
+    if dtype == torch.float32:
         # Powers of two and multiples of 1/8, which programs compare with; none is in the grid.
         powers = 2.0 ** torch.arange(-149.0, 128.0, dtype=torch.float64)
         eighths = torch.arange(1, 513) / 8
@@ -227,13 +230,13 @@ def _rows(
     return gather(x[kept], result, chosen, at_knots=at_knots[kept], room=room)
 
 
-def near_knots(spec: Spec, bound: Bound, x: Tensor) -> tuple[Tensor, Tensor]:
+def near_knots(spec: Spec, values: Mapping[str, float], x: Tensor) -> tuple[Tensor, Tensor]:
     """Which inputs lie on or beside a knot, and for which of them the piece is a matter of rounding.
 
     A knot that float32 cannot hold is rounded when computing in float32: within that
     rounding either piece may be taken, which shows where f or its gradient jumps.
     """
-    points = torch.tensor(knots(spec, bound.values), dtype=torch.float64)
+    points = torch.tensor(knots(spec, values), dtype=torch.float64)
     beside = torch.isin(x, neighbours(points.to(x.dtype)))
     doubtful = points[points != points.float().double()]
     if spec.continuity == "continuous" and not spec.jumps:

@@ -330,7 +330,7 @@ def _layouts(spec: Spec, judged: Implementation) -> tuple[bool, str]:
             if not torch.equal(before, view):
                 wrong.append(f"the input is written: {name}, {dtype_name(dtype)}")
                 continue
-            _, ambiguous = near_knots(spec, bound, view.reshape(-1))
+            _, ambiguous = near_knots(spec, bound.values, view.reshape(-1))
             checked += 1
             for what, result, quantity in (
                 ("f", y.detach(), FUNCTION),

@@ -3,28 +3,60 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stamm.activations import catalog
+from stamm.activations.board.board import QUICK, measure_board
+from stamm.activations.board.executorch_library import executorch_library
+from stamm.activations.board.jax_library import jax_library
+from stamm.activations.board.library import (
+    Library,
+    TorchFunctions,
+    torch_functions,
+    transformers_functions,
+)
+from stamm.activations.board.mlx_library import mlx_library
+from stamm.activations.board.onnx_library import onnx_operators
+from stamm.activations.board.page import PATCHES, pages, patches_in
+from stamm.activations.board.records import BoardRecord
 from stamm.activations.catalog.registry import load_spec
 from stamm.activations.conformance.check import ActivationReport, check_activation, vectors_of
 from stamm.activations.conformance.exact import FULL, SAMPLED
 from stamm.activations.conformance.golden import write_golden as write_vectors
 from stamm.activations.conformance.implementations import Implementation, implementation, resolve
 from stamm.activations.conformance.verdict import CheckResult
-from stamm.base.config import assignments, nearest
+from stamm.activations.emitters.verb import TARGETS
+from stamm.base.config import assignments, nearest, to_plain
 from stamm.base.errors import ConfigError, visible
-from stamm.models.hub import hub_activation
+from stamm.base.files import write_text
+from stamm.export.ggml_library import ggml_library
+from stamm.models.hub import hub_activation, hub_activations, hub_version
 
 if TYPE_CHECKING:
     from stamm.corpus.goldfish_check import GoldfishReport
 
 GOLDFISH = "goldfish"
-_ARGUMENTS = ("against", "golden", "write_golden", "quick", "all", "log")
+_QUICK_COUNT = 2_000  # float32 inputs of the short board, beside those of the judge
+_ARGUMENTS = ("against", "golden", "write_golden", "quick", "all", "board", "out", "log")
+
+
+def _transformers() -> TorchFunctions:
+    return transformers_functions(hub_version(), hub_activations())
+
+
+LIBRARIES: Mapping[str, Callable[[], Library]] = {
+    "torch": torch_functions,
+    "transformers": _transformers,
+    "jax": jax_library,
+    "mlx": mlx_library,
+    "onnxruntime": onnx_operators,
+    "executorch": executorch_library,
+    "llama.cpp": ggml_library,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,21 +67,30 @@ class CheckReport:
     goldfish      the mask of a corpus, where one was named
     golden        files of golden vectors that were written
     every         whether all activations were checked
+    board         what the conformance board measured
+    pages         files that it was written to
     """
 
     activations: tuple[ActivationReport, ...] = ()
     goldfish: GoldfishReport | None = None
     golden: tuple[Path, ...] = ()
     every: bool = False
+    board: BoardRecord | None = None
+    pages: tuple[Path, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
+        """Whether every check passed; of the board, whether each target that runs has every entry."""
+        if self.board is not None:
+            ran = {runtime.name for runtime in self.board.targets if runtime.version}
+            return not any(row.problem for row in self.board.target_rows if row.target in ran)
         mask_passed = self.goldfish is None or self.goldfish.passed
         return mask_passed and all(report.passed for report in self.activations)
 
     def plain(self) -> Any:
         """Everything as JSON values; of all activations without the verdicts, which take megabytes."""
+        if self.board is not None:
+            return to_plain(self.board)
         if self.goldfish is not None:
             return self.goldfish.plain()
         if self.golden:
@@ -68,6 +109,8 @@ def check(
     write_golden: str | os.PathLike[str] | None = None,
     quick: bool = False,
     all: bool = False,
+    board: bool = False,
+    out: str | os.PathLike[str] | None = None,
     log: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> CheckReport:
@@ -83,10 +126,21 @@ def check(
     write_golden   folder for golden vectors; nothing is checked
     quick      20,000 float32 inputs instead of 400,000, and fewer points in the proofs
     all        every entry of the catalogue, with `quick`
+    board      the conformance board instead: every activation in the installed libraries, and every
+               entry in every target of `emit`; with `quick` few entries
+    out        folder for the pages of the board
     log        is called with each finding, as a line, as soon as it is available
     Raises     StammError with what is wrong and the fix; not for a check that fails
     """
     others = [against] if isinstance(against, str) else list(against)
+    if board:
+        if name is not None or others or golden is not None or write_golden is not None or all:
+            raise ConfigError(
+                "--board takes --quick and --out only", where="the command line", fix="Give no NAME"
+            )
+        return _board(None if out is None else Path(out), quick, log or _ignored)
+    if out is not None:
+        raise ConfigError("--out belongs to --board", where="the command line", fix="Add --board")
     if name == GOLDFISH:
         if others or golden is not None or write_golden is not None or quick or all:
             raise ConfigError("goldfish takes no flags but --json", where="the command line")
@@ -127,6 +181,27 @@ def check(
 
     report = check_activation(spec, rivals, vectors, _implementation, quick=quick, found=found)
     return CheckReport(activations=(report,))
+
+
+def _board(out: Path | None, quick: bool, told: Callable[[str], None]) -> CheckReport:
+    if out == Path() or (out is not None and out.exists() and not out.is_dir()):
+        raise ConfigError(f"--out '{out}' is not a folder", fix="Name a folder: --out docs")
+    record = measure_board(
+        LIBRARIES,
+        TARGETS,
+        entries=QUICK if quick else catalog.names(),
+        count=_QUICK_COUNT if quick else SAMPLED,
+        compiled=not quick,
+        log=told,
+    )
+    if out is None:
+        return CheckReport(board=record)
+    written = []
+    for file, content in pages(record, patches_in(out / PATCHES)).items():
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(out / file, content)
+        written.append(out / file)
+    return CheckReport(board=record, pages=tuple(written))
 
 
 def _every(told: Callable[[str], None]) -> Iterator[ActivationReport]:

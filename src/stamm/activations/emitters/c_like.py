@@ -19,6 +19,7 @@ from stamm.activations.emitters.syntax import (
     literal,
     passes,
     points,
+    statements,
 )
 
 _C_WHERE = "{0} ? {1} : {2}"
@@ -150,27 +151,35 @@ def _javascript(program: Program) -> str:
     backward = [*written.backward, f"return [{', '.join(written.gradients)}];"]
     arguments = ", ".join([*program.inputs, *defaults(program)])
     initial = ", ".join(f"{n}: {v!r}" for n, v in program.parameters.items())
-    listed = ", ".join([*program.inputs, *program.parameters])
+    names = list(program.parameters)
+    listed = ", ".join([*program.inputs, *names])
+    lines, (second,), _ = statements(program.curvature, _JAVASCRIPT, program.inputs, names)
     return (
         f"export const parameters = {{{initial}}};\n\n"
         f"export function {program.name}({arguments}) {{\n"
         f"{indented(forward, 2)}}}\n\n"
         f"// weight times the derivatives in {listed}, as an array.\n"
         f"export function {program.name}_gradients(weight, {arguments}) {{\n"
-        f"{indented(backward, 2)}}}\n"
+        f"{indented(backward, 2)}}}\n\n"
+        f"// The second derivative in {program.inputs[0]}.\n"
+        f"export function {program.name}_curvature({arguments}) {{\n"
+        f"{indented([*lines, f'return {second};'], 2)}}}\n"
     )
 
 
 def _javascript_test(program: Program) -> str:
-    rows = ",\n".join(f"  [{list(given)}, {list(true)}]" for given, true in points(program))
+    name, true_rows = program.name, points(program, curvature=True)
+    rows = ",\n".join(f"  [{given}, {true}]" for given, true in true_rows)
     return (
-        f'import {{ {program.name}, {program.name}_gradients }} from "./{program.name}.mjs";\n\n'
+        f'import {{ {name}, {name}_curvature, {name}_gradients }} from "./{name}.mjs";\n\n'
         f"const rows = [\n{rows}\n];\n"
         "let wrong = 0;\n"
         "for (const [given, expected] of rows) {\n"
-        f"  const results = [{program.name}(...given), ...{program.name}_gradients(1, ...given)];\n"
+        f"  const results = [{name}(...given), ...{name}_gradients(1, ...given), {name}_curvature(...given)];\n"
         "  expected.forEach((value, k) => {\n"
-        f"    if (!(Math.abs(results[k] - value) <= {WITHIN} * Math.abs(value) + 1e-300)) {{\n"
+        # Terms of the size of f' may cancel in the second derivative, which is the last.
+        "    const size = Math.abs(value) + (k === expected.length - 1 ? 1 : 0);\n"
+        f"    if (!(Math.abs(results[k] - value) <= {WITHIN} * size + 1e-300)) {{\n"
         "      console.error(`at ${given}, result ${k}: ${results[k]} is not ${value}`);\n"
         "      wrong = 1;\n    }\n  });\n}\nprocess.exit(wrong);\n"
     )
@@ -261,18 +270,19 @@ def _wgsl(program: Program) -> str:
     )
 
 
+JAVASCRIPT = EmissionTarget(
+    name="js",
+    ending=".mjs",
+    comment="//",
+    write=_javascript,
+    test=_javascript_test,
+    test_ending="_test.mjs",
+)
 TARGETS = (
     EmissionTarget(
         name="c", ending=".h", comment="//", write=_c, test=_c_test, test_ending="_test.c"
     ),
-    EmissionTarget(
-        name="js",
-        ending=".mjs",
-        comment="//",
-        write=_javascript,
-        test=_javascript_test,
-        test_ending="_test.mjs",
-    ),
+    JAVASCRIPT,
     EmissionTarget(name="wgsl", ending=".wgsl", comment="//", write=_wgsl),
     EmissionTarget(name="metal", ending=".metal", comment="//", write=_metal),
     EmissionTarget(name="cuda", ending=".cuh", comment="//", write=_cuda),

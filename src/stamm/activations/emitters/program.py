@@ -77,11 +77,22 @@ class Program:
         return self._graphs("backward", "gated_backward")
 
     def _graphs(self, plain: PassName, gated: PassName) -> dict[torch.dtype, Graph]:
-        kernel = kernel_of(self.spec)
+        return {d: self._graph(plain, gated, d) for d in (torch.float32, torch.float64)}
+
+    def _graph(self, plain: PassName, gated: PassName, dtype: torch.dtype) -> Graph:
         name = gated if isinstance(self.spec.arity, Gated) else plain
         fixed = tuple(None if p.trainable else p.initial for p in self.spec.parameters)
-        dtypes = (torch.float32, torch.float64)
-        return {dtype: scalar_graph(name, kernel, fixed, dtype) for dtype in dtypes}
+        return scalar_graph(name, kernel_of(self.spec), fixed, dtype)
+
+    @cached_property
+    def curvature(self) -> Graph:
+        """The graph in float64: inputs, parameters -> f''(x), or f''(gate) h(up).
+
+        With a surrogate of f', the derivative of that.
+
+        Raises   ConfigError as `forward`
+        """
+        return self._graph("curvature", "gated_curvature", torch.float64)
 
 
 def program_of(spec: Spec) -> Program:

@@ -211,8 +211,11 @@ WITHIN = 1e-12
 _X = (-30.0, -3.0, -1.0, -0.5, -1e-3, -1e-6, 1e-6, 1e-3, 0.25, 1.0, 2.5, 20.0)
 
 
-def points(program: Program) -> list[tuple[list[float], list[float]]]:
-    """Arguments, and the value and derivatives there, by the kernel in float64."""
+def points(program: Program, *, curvature: bool = False) -> list[tuple[list[float], list[float]]]:
+    """Arguments, and the value and derivatives there, by the kernel in float64.
+
+    curvature   whether the second derivative in the first input is the last one
+    """
     kernel = kernel_of(program.spec)
     values = tuple(
         torch.tensor(p.initial, dtype=torch.float64) if p.trainable else p.initial
@@ -221,14 +224,16 @@ def points(program: Program) -> list[tuple[list[float], list[float]]]:
     x = torch.tensor(_X, dtype=torch.float64)
     value, (slope, *partials) = kernel.value(x, values), kernel.slopes(x, values)
     columns = [x, *(torch.full_like(x, v) for v in program.parameters.values())]
-    results = [value, slope, *partials]
+    second = [kernel.curvatures(x, values)[0]] if curvature else []
+    results = [value, slope, *partials, *second]
     if len(program.inputs) == 2:
         up = torch.linspace(-1.5, 2.0, len(_X), dtype=torch.float64)
         factor, change = up, torch.ones_like(up)
         if kernel.up is not None:
             factor, (change, *_) = kernel.up.value(up, values), kernel.up.slopes(up, values)
         columns.insert(1, up)
-        results = [value * factor, slope * factor, value * change, *(p * factor for p in partials)]
+        rest = (r * factor for r in (*partials, *second))
+        results = [value * factor, slope * factor, value * change, *rest]
     given = torch.stack(columns, -1).tolist()
     true = torch.stack([torch.broadcast_to(r, x.shape) for r in results], -1).tolist()
     return [(g, t) for g, t in zip(given, true, strict=True) if all(map(math.isfinite, t))]

@@ -25,6 +25,8 @@ _FAST = 2.0**-22  # relative error of the device's fast power of two
 
 
 def _tensor(x: Any) -> Tensor:
+    if isinstance(x, float):  # a constant of the source
+        return torch.tensor(x)
     held = torch.from_numpy(np.array(x.handle.data))
     # The interpreter holds bfloat16 as the bits that it is.
     return held.view(torch.bfloat16) if x.dtype.name == "bf16" else held
@@ -42,7 +44,8 @@ def _converted(x: Any, dtype: Any) -> Any:
 
 def _on_arrays(function: Callable[..., Tensor]) -> Callable[..., Any]:
     def applied(*operands: Any) -> Any:
-        widest = max(operands, key=lambda operand: operand.numel.value)
+        blocks = [operand for operand in operands if not isinstance(operand, float)]
+        widest = max(blocks, key=lambda block: block.numel.value)
         return _block(function(*map(_tensor, operands)), widest.type, widest.dtype)
 
     return applied

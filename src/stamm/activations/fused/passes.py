@@ -1,4 +1,4 @@
-"""Passes over memory of an activation, as graphs: forward and backward, plain and gated.
+"""Passes over memory of an activation, as graphs: forward, backward and curvature, plain and gated.
 
 A gated pass multiplies by h(up) where the spec has such a factor. Backward passes
 return the gradient of every input and, in the same pass, the contribution of each element to the
@@ -22,7 +22,9 @@ from stamm.base.errors import ConfigError
 
 Fixed = tuple[float | None, ...]
 Numbers = list[Traced | float]
-PassName = Literal["forward", "backward", "gated_forward", "gated_backward"]
+PassName = Literal[
+    "forward", "backward", "curvature", "gated_forward", "gated_backward", "gated_curvature"
+]
 PLAIN: tuple[PassName, ...] = ("forward", "backward")
 GATED: tuple[PassName, ...] = ("gated_forward", "gated_backward")
 
@@ -34,9 +36,11 @@ def graph_of(
 
     name     forward          x -> f(x)
              backward         weight, x -> weight f'(x); sums of weight df/dp
+             curvature        x -> f''(x); with a surrogate of f', its derivative
              gated_forward    gate, up -> f(gate) h(up)
              gated_backward   weight, gate, up -> weight h(up) f'(gate), weight f(gate) h'(up);
                               sums of weight h(up) df/dp
+             gated_curvature  gate, up -> f''(gate) h(up)
     fixed    per parameter of the spec its constant value, or None where it is read at run time: none
              of them, the trainable ones, or all
     dtype    the computing dtype: float32 or float64
@@ -75,10 +79,21 @@ def _backward(graph: Graph, kernel: Kernel, fixed: Fixed) -> Graph:
     return _ended(graph, [weight * slope], [weight * partial for partial in by_parameter])
 
 
+def _curvature(graph: Graph, kernel: Kernel, fixed: Fixed) -> Graph:
+    (x,), parameters = _started(graph, fixed)
+    return _ended(graph, [_called(kernel.curvatures, x, parameters)[0]], [])
+
+
 def _gated_forward(graph: Graph, kernel: Kernel, fixed: Fixed) -> Graph:
     (gate, up), parameters = _started(graph, fixed)
     factor = up if kernel.up is None else _called(kernel.up.value, up, parameters)
     return _ended(graph, [_called(kernel.value, gate, parameters) * factor], [])
+
+
+def _gated_curvature(graph: Graph, kernel: Kernel, fixed: Fixed) -> Graph:
+    (gate, up), parameters = _started(graph, fixed)
+    factor = up if kernel.up is None else _called(kernel.up.value, up, parameters)
+    return _ended(graph, [_called(kernel.curvatures, gate, parameters)[0] * factor], [])
 
 
 def _gated_backward(graph: Graph, kernel: Kernel, fixed: Fixed) -> Graph:
@@ -140,13 +155,16 @@ _RECORDED = SimpleNamespace(**{
     **{name: _recorded("phi2_over") for name in ("phi2_over_negative", "phi2_over_positive")},
 })  # fmt: skip
 _INPUTS: dict[PassName, int] = {
-    "forward": 1, "backward": 2, "gated_forward": 2, "gated_backward": 3,
+    "forward": 1, "backward": 2, "curvature": 1,
+    "gated_forward": 2, "gated_backward": 3, "gated_curvature": 2,
 }  # fmt: skip
 _MAKERS: dict[str, Callable[[Graph, Kernel, Fixed], Graph]] = {
     "forward": _forward,
     "backward": _backward,
+    "curvature": _curvature,
     "gated_forward": _gated_forward,
     "gated_backward": _gated_backward,
+    "gated_curvature": _gated_curvature,
 }
 
 

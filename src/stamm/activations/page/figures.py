@@ -281,7 +281,7 @@ def sampled(spec: Spec, effective: Mapping[str, float] | None = None) -> Curves:
     parameters = tuple(values[p.name] for p in spec.parameters)
     kernel = kernel_of(spec)
     gradient = StatedGradient(spec, values)
-    knots = tuple(knot for knot in gradient.knots if abs(knot) <= _FARTHEST)
+    knots = _knots(gradient)
     x = torch.tensor(_grid(knots), dtype=torch.float64)
 
     def shown(tensor: Tensor) -> tuple[float, ...]:
@@ -314,9 +314,21 @@ def sampled(spec: Spec, effective: Mapping[str, float] | None = None) -> Curves:
     )
 
 
+def figure_ends(spec: Spec) -> tuple[float, float]:
+    """The first and last x of the figures of `spec`, at its initial values."""
+    return _figure_ends(_knots(StatedGradient(spec, spec.initial_values())))
+
+
+def _knots(gradient: StatedGradient) -> tuple[float, ...]:
+    return tuple(knot for knot in gradient.knots if abs(knot) <= _FARTHEST)
+
+
+def _figure_ends(knots: Sequence[float]) -> tuple[float, float]:
+    return min([-_REACH, *(knot - 1 for knot in knots)]), max([_REACH, *(k + 1 for k in knots)])
+
+
 def _grid(knots: Sequence[float]) -> list[float]:
-    low = min([-_REACH, *(knot - 1 for knot in knots)])
-    high = max([_REACH, *(knot + 1 for knot in knots)])
+    low, high = _figure_ends(knots)
     ends = [low, *knots, high]
     points: list[float] = []
     for start, end in itertools.pairwise(ends):

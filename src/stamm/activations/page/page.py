@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from stamm.activations.describe import operations_text
 from stamm.activations.page.figures import figures_of_activation, spectrum_figure
+from stamm.activations.page.live import live_parts
 from stamm.activations.spec import Spec
 from stamm.pages import mathml
 from stamm.pages.figure import DataTable, Figure
@@ -118,6 +119,7 @@ def activation_page(
         "cost": _cost(description["cost"]) if "cost" in description else None,
         "origin": _origin(description, command),
         "version": VERSION,
+        **live_parts(spec),
     }
     return str(fill(TEMPLATE, context, PACKAGE))
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from stamm.base.bounds import AtLeastOne, Share, bounds
-from stamm.base.config import nearest, validate
+from stamm.base.bounds import AtLeastOne, Seed, Share, at_least, not_empty, within
+from stamm.base.config import Bounded, nearest, validate
 from stamm.base.errors import ConfigError, DataError
 from stamm.corpus.contamination.config import ContaminationConfig
 from stamm.corpus.inputs import expand, locate
 from stamm.corpus.licences.expression import spdx_identifier
 from stamm.corpus.licences.families import FAMILIES
-from stamm.corpus.limits import LARGEST_SEED, NamedFields, ReadLimits
+from stamm.corpus.limits import NamedFields, ReadLimits
 
 UNKNOWN = "unknown"
 APERTUS_REFUSED = ("noncommercial", "share-alike", UNKNOWN)
@@ -59,7 +59,7 @@ class RowFields(NamedFields):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSource:
+class DataSource(Bounded):
     """One source of a mixture.
 
     data          as `PrepareConfig.data`
@@ -70,18 +70,10 @@ class DataSource:
 
     MAIN_FIELD: ClassVar = "data"
 
-    data: tuple[str, ...] = ()
-    weight: float = 1.0
-    most_epochs: float = 1.0
+    data: Annotated[tuple[str, ...], not_empty()] = ()
+    weight: Annotated[float, within("(0, 1e9]")] = 1.0
+    most_epochs: Annotated[float, within("(0, 1000]")] = 1.0
     fields: RowFields = field(default_factory=RowFields)
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("data", bool(self.data), "is empty"),
-            ("weight", 0 < self.weight <= 1e9, "must lie in (0, 1e9]"),
-            ("most_epochs", 0 < self.most_epochs <= 1000, "must lie in (0, 1000]"),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +104,10 @@ class PrepareSettings:
     without_source: Literal["accept", "refuse"] = "accept"
     decontaminate: ContaminationConfig | None = None
     duplicates: Literal["drop", "keep"] = "drop"
-    held_out: float = 0.0
+    held_out: Annotated[float, within("[0, 1)")] = 0.0
     bad_rows: Literal["skip", "stop"] = "skip"
     max_bad_rows: Share = 0.2
-    seed: int = 0
+    seed: Seed = 0
     limits: ReadLimits = field(default_factory=ReadLimits)
 
     def __post_init__(self) -> None:
@@ -128,10 +120,7 @@ class PrepareSettings:
         hint = nearest(unknown[0], known) if unknown else ""
         validate(
             self,
-            *bounds(self),
             ("refused_licences", not unknown, f"names no family and no SPDX identifier. {hint}"),
-            ("held_out", 0.0 <= self.held_out < 1.0, "must lie in [0, 1)"),
-            ("seed", 0 <= self.seed <= LARGEST_SEED, "must lie in 0 to 2^63 - 1"),
         )
 
     def unread(self) -> tuple[str, ...]:
@@ -160,13 +149,12 @@ class PrepareConfig(PrepareSettings):
     mixture: tuple[DataSource, ...] = ()
     needs: Literal["nothing", "labels", "rewards", "ref_rewards", "own_ref_rewards"] = "nothing"
     min_references: AtLeastOne = 1
-    context: int = 4096
+    context: Annotated[int, at_least(2)] = 4096
 
     def __post_init__(self) -> None:
         super().__post_init__()
         validate(
             self,
-            ("context", self.context >= 2, "must be at least 2"),
             ("data", not (self.mixture and self.data), "is given, and mixture too: choose one"),
             (
                 "fields",
@@ -202,11 +190,11 @@ class SelectConfig:
     """
 
     take: Literal["best_worst", "all"] = "best_worst"
-    candidates: int = 4
+    candidates: AtLeastOne = 4
 
     def __post_init__(self) -> None:
-        least = 2 if self.take == "best_worst" else 1
-        validate(self, ("candidates", self.candidates >= least, f"must be at least {least}"))
+        fits = self.candidates > 1 or self.take == "all"
+        validate(self, ("candidates", fits, "must be at least 2 with take=best_worst"))
 
 
 _PREFIX = "package:"

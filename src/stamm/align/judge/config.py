@@ -7,8 +7,18 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from stamm.base.bounds import NOT_NEGATIVE, AtLeastOne, Natural, Share, Text, bounds, within
-from stamm.base.config import validate
+from stamm.base.bounds import (
+    AtLeastOne,
+    Natural,
+    NotNegative,
+    Positive,
+    Share,
+    Text,
+    at_least,
+    distinct,
+    within,
+)
+from stamm.base.config import Bounded, validate
 from stamm.base.errors import ConfigError
 from stamm.base.json_text import parse_json
 
@@ -41,18 +51,18 @@ class Connection:
 
     base_url: str = ""
     api_key_env: str = ""
-    timeout_s: float = 120.0
-    retries: Annotated[int, within(0, 20)] = 5
-    backoff_s: float = 1.0
-    max_wait_s: float = 60.0
-    concurrency: Annotated[int, within(1, 1024)] = 8
-    requests_per_minute: Annotated[float, NOT_NEGATIVE] = 0.0
+    timeout_s: Annotated[float, within("(0, 3600]")] = 120.0
+    retries: Annotated[int, within("[0, 20]")] = 5
+    backoff_s: Positive = 1.0
+    max_wait_s: Annotated[float, within("(0, 3600]")] = 60.0
+    concurrency: Annotated[int, within("[1, 1024]")] = 8
+    requests_per_minute: NotNegative = 0.0
     max_requests: Natural = 0
     max_tokens: Natural = 0
-    max_cost: Annotated[float, NOT_NEGATIVE] = 0.0
-    prompt_price: Annotated[float, NOT_NEGATIVE] = 0.0
-    completion_price: Annotated[float, NOT_NEGATIVE] = 0.0
-    max_reply_bytes: int = 1_000_000
+    max_cost: NotNegative = 0.0
+    prompt_price: NotNegative = 0.0
+    completion_price: NotNegative = 0.0
+    max_reply_bytes: Annotated[int, at_least(1000)] = 1_000_000
 
     def __post_init__(self) -> None:
         if self.api_key_env and not _VARIABLE.fullmatch(self.api_key_env):
@@ -64,17 +74,13 @@ class Connection:
         prices = self.prompt_price + self.completion_price
         validate(
             self,
-            *bounds(self),
             ("base_url", not self.base_url or _is_http(self.base_url), "is not an http(s) address"),
-            ("timeout_s", 0 < self.timeout_s <= 3600, "must lie in (0, 3600]"),
-            ("backoff_s", 0 < self.backoff_s <= self.max_wait_s, "must lie in (0, max_wait_s]"),
-            ("max_wait_s", self.max_wait_s <= 3600, "must be at most an hour"),
+            ("backoff_s", self.backoff_s <= self.max_wait_s, "must not exceed max_wait_s"),
             (
                 "max_cost",
                 self.max_cost == 0 or prices > 0,
                 "needs prompt_price or completion_price",
             ),
-            ("max_reply_bytes", self.max_reply_bytes >= 1000, "must be at least 1000"),
         )
 
 
@@ -95,17 +101,15 @@ class EndpointJudge:
 
     model: str = ""
     digits: Literal["logprobs", "sampled"] = "logprobs"
-    top_logprobs: Annotated[int, within(2, 100)] = 20
-    temperature: Annotated[float | None, within(0, 2)] = 0.0
+    top_logprobs: Annotated[int, within("[2, 100]")] = 20
+    temperature: Annotated[float | None, within("[0, 2]")] = 0.0
     extra_body: str = ""
     recorded: str = ""
     connection: Connection = field(default_factory=Connection)
 
     def __post_init__(self) -> None:
         validate(
-            self,
-            *bounds(self),
-            ("extra_body", self._extra_is_valid(), "is not a JSON object of further fields"),
+            self, ("extra_body", self._extra_is_valid(), "is not a JSON object of further fields")
         )
 
     def _extra_is_valid(self) -> bool:
@@ -148,25 +152,18 @@ class RatingConfig:
     max_unrated       largest share of rows without a rating, and of comparisons without a result
     """
 
-    articles: tuple[int, ...] = ()
-    top: int = 5
+    articles: Annotated[tuple[AtLeastOne, ...], distinct("names an article twice")] = ()
+    top: Annotated[int, within("[0, 64]")] = 5
     min_digit_mass: Share = 0.5
     max_characters: AtLeastOne = 20_000
-    max_unrated: float = 0.05
+    max_unrated: Annotated[float, within("[0, 1)")] = 0.05
 
     def __post_init__(self) -> None:
-        distinct = len(set(self.articles)) == len(self.articles)
-        validate(
-            self,
-            ("articles", distinct, "names an article twice"),
-            ("top", self.top == 0 or 2 <= self.top <= 64, "must be 0, or lie in [2, 64]"),
-            *bounds(self),
-            ("max_unrated", 0 <= self.max_unrated < 1, "must lie in [0, 1)"),
-        )
+        validate(self, ("top", self.top != 1, "must be 0, or at least 2"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidationConfig:
+class ValidationConfig(Bounded):
     """Validation of a judge on chains of progressively degraded answers.
 
     good_answers   rows with a prompt and an answer of at least 20 words that is known to be good;
@@ -181,17 +178,10 @@ class ValidationConfig:
 
     good_answers: Text = "package:good_answers.jsonl"
     chains: Natural = 0
-    steps: Annotated[int, within(1, 8)] = 8
+    steps: Annotated[int, within("[1, 8]")] = 8
     pairwise: Literal["all", "adjacent", "none"] = "all"
-    articles: tuple[int, ...] = ()
+    articles: Annotated[tuple[AtLeastOne, ...], distinct("names an article twice")] = ()
     min_ordered: Share = 0.7
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            *bounds(self),
-            ("articles", len(set(self.articles)) == len(self.articles), "names an article twice"),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

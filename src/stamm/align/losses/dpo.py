@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from stamm import losses
 from stamm.align.losses.preference_loss import (
@@ -14,8 +14,8 @@ from stamm.align.losses.preference_loss import (
     lacking,
     pair_metrics,
 )
-from stamm.base.bounds import Bounded, NotNegative, Positive, bounds
-from stamm.base.config import validate
+from stamm.base.bounds import NotNegative, Positive, within
+from stamm.base.config import Bounded, validate
 
 if TYPE_CHECKING:
     from stamm.align.data.encoded import EncodedExamples
@@ -32,15 +32,16 @@ class DPO(PreferenceLoss):
 
     beta: Positive = 0.1
     form: Literal["sigmoid", "ipo", "normalized"] = "sigmoid"
-    label_smoothing: float = 0.0
+    label_smoothing: Annotated[float, within("[0, 0.5)")] = 0.0
 
     def __post_init__(self) -> None:
-        smooth = self.label_smoothing
         validate(
             self,
-            *bounds(self),
-            ("label_smoothing", 0 <= smooth < 0.5, "must be at least 0 and below 0.5"),
-            ("label_smoothing", self.form != "ipo" or smooth == 0, "is not defined for form=ipo"),
+            (
+                "label_smoothing",
+                self.form != "ipo" or self.label_smoothing == 0,
+                "is not defined for form=ipo",
+            ),
         )
 
     def losses(self, answers: LossInputs) -> ExampleLosses:

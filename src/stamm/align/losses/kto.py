@@ -14,7 +14,8 @@ from stamm.align.losses.preference_loss import (
     PreferenceLoss,
     lacking,
 )
-from stamm.base.bounds import Bounded, Positive
+from stamm.base.bounds import Finite, Positive
+from stamm.base.config import Bounded
 from stamm.base.errors import DataError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class KTO(Bounded, PreferenceLoss):
     beta: Positive = 0.1
     desirable_weight: Positive = 1.0
     undesirable_weight: Positive = 1.0
-    threshold: float | None = None
+    threshold: Finite | None = None
 
     @property
     def needs(self) -> Needs:

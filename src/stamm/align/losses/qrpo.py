@@ -15,7 +15,8 @@ from stamm.align.losses.preference_loss import (
     PreferenceLoss,
     lacking,
 )
-from stamm.base.bounds import Bounded, Positive
+from stamm.base.bounds import Positive
+from stamm.base.config import Bounded
 from stamm.losses.preference_types import (
     LengthNormalization,
     Partition,

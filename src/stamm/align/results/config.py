@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from stamm.base.bounds import NOT_EMPTY, AtLeastOne, Bounded, Text, bounds, within
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, Positive, Seed, Text, Threads, not_empty, within
+from stamm.base.config import Bounded, validate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class SampleAnswersConfig(Bounded):
     device           "auto" uses a GPU where there is one
     """
 
-    number: Annotated[int, within(1, 8)] = 2
+    number: Annotated[int, within("[1, 8]")] = 2
     max_new_tokens: AtLeastOne = 64
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -43,21 +43,17 @@ class AnswersConfig:
     reward_name: Text = "reward"
     gold_name: Text = "gold"
     ties: Literal["le", "mid"] = "mid"
-    beta: float | None = None
-    draws: Annotated[int, within(100, 100_000)] = 2000
-    seed: int = 0
-    confidence: float = 0.95
-    examples: Annotated[int, within(0, 100)] = 20
+    beta: Positive | None = None
+    draws: Annotated[int, within("[100, 100000]")] = 2000
+    seed: Seed = 0
+    confidence: Annotated[float, within("[0.5, 1)")] = 0.95
+    examples: Annotated[int, within("[0, 100]")] = 20
     batch_tokens: AtLeastOne = 8192
-    threads: AtLeastOne = 1
+    threads: Threads = 1
 
     def __post_init__(self) -> None:
         validate(
-            self,
-            *bounds(self),
-            ("gold_name", self.gold_name != self.reward_name, "is the name of the reward"),
-            ("beta", self.beta is None or self.beta > 0, "must be above 0"),
-            ("confidence", 0.5 <= self.confidence < 1, "must lie in [0.5, 1)"),
+            self, ("gold_name", self.gold_name != self.reward_name, "is the name of the reward")
         )
 
 
@@ -70,7 +66,7 @@ class ArmCandidates(Bounded):
     """
 
     name: str
-    settings: Annotated[tuple[tuple[str, ...], ...], NOT_EMPTY]
+    settings: Annotated[tuple[tuple[str, ...], ...], not_empty()]
 
 
 @dataclass(frozen=True, kw_only=True)

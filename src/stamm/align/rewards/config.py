@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from stamm.base.bounds import AtLeastOne, Bounded, Natural, NotNegative, Text, bounds
-from stamm.base.config import validate
+from stamm.base.bounds import (
+    AtLeastOne,
+    Finite,
+    Natural,
+    NotNegative,
+    Text,
+    not_empty,
+    within,
+)
+from stamm.base.config import Bounded, validate
 from stamm.base.errors import DataError
 from stamm.base.files import has_ending
 from stamm.base.user_code import NAMES_CODE, code_files, is_reference
@@ -51,12 +58,11 @@ class Length:
     smallest, largest   the window, both included
     """
 
-    smallest: int = 1
-    largest: int = 1000
+    smallest: Natural = 1
+    largest: Natural = 1000
 
     def __post_init__(self) -> None:
-        fits = 0 <= self.smallest <= self.largest
-        validate(self, ("smallest", fits, "must be from 0 to largest"))
+        validate(self, ("smallest", self.smallest <= self.largest, "must be at most largest"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +91,7 @@ class Instructions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NotMemorized:
+class NotMemorized(Bounded):
     """1 if an answer of some length shares no long run of words with a corpus, else 0.
 
     Case, punctuation and line breaks do not matter. A run that the prompt has too is not counted:
@@ -98,18 +104,10 @@ class NotMemorized:
     column       column of the text
     """
 
-    corpus: tuple[str, ...]
-    words: int = 13
+    corpus: Annotated[tuple[str, ...], not_empty("name a run folder or a file")]
+    words: Annotated[int, within("[2, 100]")] = 13
     min_words: Natural = 20
     column: Text = "text"
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("corpus", len(self.corpus) > 0, "is empty: name a run folder or a file"),
-            ("words", 2 <= self.words <= 100, "must lie in 2 to 100"),
-            *bounds(self),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +119,7 @@ class Stopped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Code:
+class Code(Bounded):
     """1 if the answer's Python code passes the row's tests in a sandboxed process, else 0.
 
     The code is the last fenced block, or the whole answer without one. What the sandbox does and does not
@@ -138,33 +136,22 @@ class Code:
     """
 
     column: Text = "tests"
-    seconds: float = 5.0
-    memory_mib: int = 512
-    output_kib: AtLeastOne = 64
-    processes: AtLeastOne = 8
+    seconds: Annotated[float, within("(0, 3600]")] = 5.0
+    memory_mib: Annotated[int, within("[64, 2^40]", ": Python needs 64")] = 512
+    output_kib: Annotated[int, within("[1, 2^40]")] = 64
+    processes: Annotated[int, within("[1, 2^20]")] = 8
     workers: AtLeastOne = 2
     allow_network: bool = False
 
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            *bounds(self),
-            ("seconds", 0 < self.seconds <= 3600, "must be positive and at most 3,600"),
-            ("memory_mib", self.memory_mib >= 64, "must be at least 64: Python needs as much"),
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
-class ModelReward:
+class ModelReward(Bounded):
     """Reward of a trained reward model (`stamm run align.reward`).
 
     run   its run folder, or one arm of it
     """
 
-    run: str
-
-    def __post_init__(self) -> None:
-        validate(self, ("run", bool(self.run), "is empty: name the folder of a reward model"))
+    run: Annotated[str, not_empty("name the folder of a reward model")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,19 +195,16 @@ class Weighted:
     weights   one for each; empty: 1 for each
     """
 
-    rewards: tuple[SingleReward, ...]
-    weights: tuple[float, ...] = ()
+    rewards: Annotated[tuple[SingleReward, ...], not_empty("name at least one reward")]
+    weights: tuple[Finite, ...] = ()
     combine: Literal["sum", "mean"] = "sum"
 
     def __post_init__(self) -> None:
         fits = not self.weights or len(self.weights) == len(self.rewards)
-        finite = all(map(math.isfinite, self.weights))
         mean = self.combine == "sum" or not self.weights or sum(self.weights) > 0
         validate(
             self,
-            ("rewards", len(self.rewards) > 0, "is empty: name at least one reward"),
             ("weights", fits, f"must be as many as rewards, {len(self.rewards)}"),
-            ("weights", finite, "must be finite"),
             ("weights", mean, "must have a positive sum for a mean"),
         )
 

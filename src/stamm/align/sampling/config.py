@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from stamm.base.bounds import AtLeastOne, bounds
-from stamm.base.config import validate
+from stamm.base.bounds import (
+    AtLeastOne,
+    Natural,
+    NotNegative,
+    PositiveShare,
+    not_empty,
+    within,
+)
+from stamm.base.config import Bounded, validate
 from stamm.models.sampling_config import SamplingConfig
 
 
@@ -41,21 +48,13 @@ class SampleConfig(EngineSampling):
     prompts_per_shard   prompts that are sampled and proven together
     """
 
-    prompts: str = ""
+    prompts: Annotated[str, not_empty("set prompts=FILE")] = ""
     n: AtLeastOne = 1
     prompts_per_shard: AtLeastOne = 64
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        validate(
-            self,
-            ("prompts", bool(self.prompts), "is empty: set prompts=FILE"),
-            *bounds(self),
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
-class ChatConfig:
+class ChatConfig(Bounded):
     """A conversation in the terminal.
 
     system           system message; "" for none
@@ -69,14 +68,11 @@ class ChatConfig:
 
     system: str = ""
     deliberation: bool = False
-    temperature: float = 0.7
-    top_k: int = 0
-    top_p: float = 1.0
-    max_new_tokens: int = 512
-    seed: int = 28
-
-    def __post_init__(self) -> None:
-        self.sampling()  # checks the values
+    temperature: NotNegative = 0.7
+    top_k: Natural = 0
+    top_p: PositiveShare = 1.0
+    max_new_tokens: AtLeastOne = 512
+    seed: Annotated[int, within("[0, 2^64)")] = 28
 
     def sampling(self) -> SamplingConfig:
         """The settings of sampling."""

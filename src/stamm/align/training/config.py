@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from stamm.align.losses.dpo import DPO, REBEL, SimPO
 from stamm.align.losses.kto import KTO
 from stamm.align.losses.preference_loss import OwnPreferenceLoss, PreferenceLoss
 from stamm.align.losses.qrpo import QRPO
 from stamm.align.rewards.config import Number, RewardConfig
-from stamm.base.bounds import AtLeastOne, Bounded, Natural, NotNegative, Positive, bounds
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, Natural, NotNegative, Positive, Share, at_least, within
+from stamm.base.config import Bounded, validate
 from stamm.base.errors import ConfigError
 from stamm.engine.config import EIGHT_BITS
 from stamm.losses.preference_types import (
@@ -41,11 +41,7 @@ class SFT:
     objective: str = NEXT_TOKEN
 
     def __post_init__(self) -> None:
-        validate(
-            self,
-            *bounds(self),
-            ("objective", *objective_check(self.objective)),
-        )
+        validate(self, ("objective", *objective_check(self.objective)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +88,7 @@ class GRPO:
     """
 
     beta: NotNegative = 0.04
-    clip_low: float = 0.2
+    clip_low: Annotated[float, within("(0, 1)")] = 0.2
     clip_high: Positive = 0.2
     scale: AdvantageScale = "std"
     average: TokenAverage = "answer"
@@ -107,8 +103,6 @@ class GRPO:
         unclipped = "is read with steps_per_rollout above 1: on its own rollout the ratio is 1"
         validate(
             self,
-            *bounds(self),
-            ("clip_low", 0 < self.clip_low < 1, "must lie between 0 and 1"),
             ("clip_low", several or self.clip_low == 0.2, unclipped),
             ("clip_high", several or self.clip_high == 0.2, unclipped),
             ("refills", self.drop_equal or self.refills == 4, "is read with drop_equal=true"),
@@ -174,13 +168,9 @@ class FineTuneSchedule(WarmupStableDecay):
              Without Regret"
     """
 
-    peak: float = 0.0
-    decay_share: float = 1.0
+    peak: NotNegative = 0.0
+    decay_share: Share = 1.0
     law: Literal["1-sqrt", "linear", "cosine"] = "linear"
-
-    def __post_init__(self) -> None:
-        checked = self if self.peak else replace(self, peak=1.0)
-        WarmupStableDecay.__post_init__(checked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,12 +182,8 @@ class OnPolicySchedule(ConstantRate):
     Source   DAPO, arXiv 2503.14476, section 4.1; LoRA: as `FineTuneSchedule`
     """
 
-    peak: float = 0.0
-    warmup_sequences: int = 160
-
-    def __post_init__(self) -> None:
-        checked = self if self.peak else replace(self, peak=1.0)
-        ConstantRate.__post_init__(checked)
+    peak: NotNegative = 0.0
+    warmup_sequences: Natural = 160
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +230,6 @@ class FineTuneConfig(TrainingConfig):
         every, patience = self.validate_every, self.patience
         validate(
             self,
-            *bounds(self),
             *(
                 (name, value is None or not isinstance(self.loss, GRPO), "needs held-out rows")
                 for name, value in (("validate_every", every), ("patience", patience))
@@ -307,7 +292,7 @@ class FineTuneJobConfig(FineTuneConfig):
     rate_from   what the peak of the learning rate follows from; "": it was set
     """
 
-    context: int
+    context: Annotated[int, at_least(2)]
     chosen: str = ""
     rate_from: str = ""
 
@@ -377,7 +362,7 @@ class Rollouts:
     reward     of an answer
     """
 
-    n: int = 8
+    n: Annotated[int, at_least(2, ": an advantage compares answers")] = 8
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     reward: RewardConfig = field(default_factory=Number)
 
@@ -387,11 +372,7 @@ class Rollouts:
         changed = (
             "draws from another distribution than the policy: leave temperature, top_k and top_p"
         )
-        validate(
-            self,
-            ("n", self.n >= 2, "must be at least 2: an advantage compares answers"),
-            ("sampling", drawn, changed),
-        )
+        validate(self, ("sampling", drawn, changed))
 
 
 @dataclass(frozen=True, kw_only=True)

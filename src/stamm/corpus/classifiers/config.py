@@ -6,10 +6,10 @@ Torch-free and light: the command line imports these classes to print a recipe.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from stamm.base.config import validate
-from stamm.corpus.limits import LARGEST_SEED
+from stamm.base.bounds import AtLeastOne, Seed, Share, at_least, not_empty, within
+from stamm.base.config import Bounded, validate
 
 CLASSIFIER_FILES = ("classifier.json", "weights.safetensors")
 """The files of a classifier, in its folder."""
@@ -25,23 +25,19 @@ class FeatureConfig:
                        find a sentence in a page (docs/log/2026-11-22-heads.md)
     """
 
-    bucket_bits: int = 20
-    min_ngram: int = 2
-    max_ngram: int = 5
-    window_characters: int = 60
+    bucket_bits: Annotated[int, within("[8, 28]")] = 20
+    min_ngram: Annotated[int, at_least(1, " character")] = 2
+    max_ngram: Annotated[int, within("[1, 16]", " characters")] = 5
+    window_characters: Annotated[int, within("[20, 8192]")] = 60
 
     def __post_init__(self) -> None:
         validate(
             self,
-            ("bucket_bits", 8 <= self.bucket_bits <= 28, "must lie in 8 to 28"),
-            ("min_ngram", self.min_ngram >= 1, "must be at least 1 character"),
             (
                 "max_ngram",
                 self.max_ngram >= self.min_ngram,
                 f"is below min_ngram = {self.min_ngram}",
             ),
-            ("max_ngram", self.max_ngram <= 16, "must be at most 16 characters"),
-            ("window_characters", 20 <= self.window_characters <= 8192, "must lie in 20 to 8,192"),
         )
 
 
@@ -67,47 +63,33 @@ class ClassifierConfig:
     tolerance        training ends when the duality gap is below this share of the objective
     """
 
-    labelled: tuple[str, ...]
+    labelled: Annotated[tuple[str, ...], not_empty("name at least one file")]
     clean: tuple[str, ...] = ()
     unseen_labelled: tuple[str, ...] = ()
     unseen_clean: tuple[str, ...] = ()
     features: FeatureConfig = field(default_factory=FeatureConfig)
     pooling: Pooling = "maximum"
-    windows_per_text: int = 16
-    inverse_regularization: float = 1.0
-    max_weight: float = 10.0
-    test: float = 0.2
-    calibrate: float = 0.1
-    min_texts: int = 100
-    tolerance: float = 0.01
-    max_passes: int = 100
-    seed: int = 28
+    windows_per_text: AtLeastOne = 16
+    inverse_regularization: Annotated[float, within("(0, 1e6]")] = 1.0
+    max_weight: Annotated[float, within("[1, 1e6]")] = 10.0
+    test: Annotated[float, within("(0, 1)")] = 0.2
+    calibrate: Annotated[float, within("(0, 1)")] = 0.1
+    min_texts: Annotated[int, at_least(10)] = 100
+    tolerance: Annotated[float, within("[1e-6, 1)")] = 0.01
+    max_passes: AtLeastOne = 100
+    seed: Seed = 28
 
     def __post_init__(self) -> None:
         files = self.labelled + self.clean + self.unseen_labelled + self.unseen_clean
         validate(
             self,
-            ("labelled", len(self.labelled) > 0, "is empty: name at least one file"),
             ("labelled", len(set(files)) == len(files), "and the other lists name a file twice"),
-            ("windows_per_text", self.windows_per_text >= 1, "must be at least 1"),
-            (
-                "inverse_regularization",
-                0.0 < self.inverse_regularization <= 1e6,
-                "must lie in (0, 1e6]",
-            ),
-            ("max_weight", 1.0 <= self.max_weight <= 1e6, "must lie in 1 to 1e6"),
-            ("test", 0.0 < self.test < 1.0, "must lie in (0, 1)"),
-            ("calibrate", 0.0 < self.calibrate < 1.0, "must lie in (0, 1)"),
             ("calibrate", self.test + self.calibrate < 1.0, "and test leave nothing to train on"),
-            ("min_texts", self.min_texts >= 10, "must be at least 10"),
-            ("tolerance", 1e-6 <= self.tolerance < 1.0, "must lie in [1e-6, 1)"),
-            ("max_passes", self.max_passes >= 1, "must be at least 1"),
-            ("seed", 0 <= self.seed <= LARGEST_SEED, "must lie in [0, 2^63)"),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThresholdConfig:
+class ThresholdConfig(Bounded):
     """Share of the highest scores of a language that is selected.
 
     share          Apertus removed the most toxic 0.05, and kept the best 0.33 or 0.10 by quality
@@ -116,12 +98,5 @@ class ThresholdConfig:
                    between them
     """
 
-    share: float = 0.05
-    min_documents: int = 1000
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("share", 0.0 <= self.share <= 1.0, "must lie in [0, 1]"),
-            ("min_documents", self.min_documents >= 1, "must be at least 1"),
-        )
+    share: Share = 0.05
+    min_documents: AtLeastOne = 1000

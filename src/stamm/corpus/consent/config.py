@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, Positive, distinct, not_empty, within
+from stamm.base.config import Bounded, validate
 from stamm.corpus.consent.agents import APERTUS_AGENTS, fill_agents, is_agent
 from stamm.corpus.consent.content_usage import USAGE_LABELS
 
@@ -18,57 +19,55 @@ _CONTACT = re.compile(r"(https?://[!-'*-:=?-~]{4,200}|mailto:[!-'*-:=?-~]{4,200}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FetchConfig:
-    """Sites and files to fetch, the User-Agent, timeouts and retries.
+class FetchSettings(Bounded):
+    """Files to fetch of each site, and how fast.
+
+    kinds         robots (/robots.txt), tdmrep (/.well-known/tdmrep.json), ai_txt (/ai.txt)
+    hosts_at_once sites fetched concurrently; each gets one request at a time
+    answer_s      timeout of a whole answer, from connecting to its last byte, in seconds
+    retries       retries after 5xx, 429, timeouts and broken answers
+    """
+
+    kinds: Annotated[
+        tuple[Kind, ...], not_empty("name at least robots"), distinct("names a kind twice")
+    ] = KINDS
+    hosts_at_once: Annotated[int, within("[1, 1024]")] = 32
+    answer_s: Annotated[float, within("(0, 600]")] = 30.0
+    retries: Annotated[int, within("[0, 10]")] = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchConfig(FetchSettings):
+    """Sites to fetch from, the User-Agent and timeouts.
 
     domains       a text file: one host per line; blank lines and lines with # are ignored
     agent         product token with a version ("stamm-corpus/1.0")
     contact       a page, or mailto:, that shows site owners who fetches and how to opt out
-    kinds         robots (/robots.txt), tdmrep (/.well-known/tdmrep.json), ai_txt (/ai.txt)
-    hosts_at_once sites fetched concurrently; each gets one request at a time
     connect_s     timeout of DNS and TCP together, and again of TLS, in seconds
-    answer_s      timeout of a whole answer, from connecting to its last byte, in seconds
-    retries       retries after 5xx, 429, timeouts and broken answers
     backoff_s     seconds before the first retry, doubled before each next one
     max_wait_s    longest pause before a retry; a site that demands more is not retried
     sync_every    answers between two fsyncs: what a crash of the machine can lose
     """
 
-    domains: str
+    domains: Annotated[str, not_empty("name a text file with one host per line")]
     agent: str
     contact: str
-    kinds: tuple[Kind, ...] = KINDS
-    hosts_at_once: int = 32
-    connect_s: float = 10.0
-    answer_s: float = 30.0
-    retries: int = 2
-    backoff_s: float = 2.0
-    max_wait_s: float = 60.0
-    sync_every: int = 256
+    connect_s: Positive = 10.0
+    backoff_s: Positive = 2.0
+    max_wait_s: Annotated[float, within("(0, 3600]")] = 60.0
+    sync_every: AtLeastOne = 256
 
     def __post_init__(self) -> None:
         validate(
             self,
-            ("domains", bool(self.domains), "is empty: name a text file with one host per line"),
             ("agent", _AGENT.fullmatch(self.agent) is not None, "must read as name/version"),
             (
                 "contact",
                 _CONTACT.fullmatch(self.contact) is not None,
                 "must be an http(s) page or a mailto: address",
             ),
-            ("kinds", len(self.kinds) > 0, "is empty: name at least robots"),
-            ("kinds", len(set(self.kinds)) == len(self.kinds), "names a kind twice"),
-            ("hosts_at_once", 1 <= self.hosts_at_once <= 1024, "must lie in [1, 1024]"),
-            ("connect_s", 0 < self.connect_s <= self.answer_s, "must lie in (0, answer_s]"),
-            ("answer_s", 0 < self.answer_s <= 600, "must lie in (0, 600]"),
-            ("retries", 0 <= self.retries <= 10, "must lie in [0, 10]"),
-            (
-                "backoff_s",
-                0 < self.backoff_s <= self.max_wait_s,
-                "must lie in (0, max_wait_s]",
-            ),
-            ("max_wait_s", self.max_wait_s <= 3600, "must be at most an hour"),
-            ("sync_every", self.sync_every >= 1, "must be at least 1"),
+            ("connect_s", self.connect_s <= self.answer_s, "must not exceed answer_s"),
+            ("backoff_s", self.backoff_s <= self.max_wait_s, "must not exceed max_wait_s"),
         )
 
     @property
@@ -105,7 +104,7 @@ class SignalsConfig:
     tdm_reservation: bool = True
     tdmrep_unparsable: Literal["allow", "drop"] = "drop"
     content_usage: bool = True
-    usage_labels: tuple[str, ...] = USAGE_LABELS
+    usage_labels: Annotated[tuple[str, ...], not_empty("name train-ai at least")] = USAGE_LABELS
     ai_txt: bool = True
     rsl: bool = True
     row_opt_out: bool = True
@@ -113,7 +112,6 @@ class SignalsConfig:
     def __post_init__(self) -> None:
         validate(
             self,
-            ("usage_labels", len(self.usage_labels) > 0, "is empty: name train-ai at least"),
             (
                 "usage_labels",
                 all(label == label.lower() and label.strip() for label in self.usage_labels),
@@ -155,7 +153,9 @@ class ConsentConfig:
 
     robots: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
-    agents: tuple[str, ...] = APERTUS_AGENTS
+    agents: Annotated[tuple[str, ...], not_empty("name at least one agent, such as '*'")] = (
+        APERTUS_AGENTS
+    )
     agents_source: str = ""
     unknown_host: Policy = "drop"
     unreachable: Policy = "drop"
@@ -168,12 +168,7 @@ class ConsentConfig:
         fill_agents(self)
         validate(
             self,
-            ("agents", len(self.agents) > 0, "is empty: name at least one agent, such as '*'"),
-            (
-                "agents",
-                all(agent.strip() for agent in self.agents),
-                "has an empty name in it",
-            ),
+            ("agents", all(agent.strip() for agent in self.agents), "has an empty name in it"),
             (
                 "agents",
                 all(is_agent(agent) for agent in self.agents if agent.strip()),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from stamm.base.bounds import AtLeastOne, Natural, PositiveShare, distinct, not_empty, within
 from stamm.base.config import validate
 
 
@@ -18,8 +20,10 @@ class EvaluationSet:
     """
 
     name: str
-    file: str
-    fields: tuple[str, ...] = ("text",)
+    file: Annotated[str, not_empty("name a file")]
+    fields: Annotated[
+        tuple[str, ...], not_empty("name at least one key"), distinct("names a key twice")
+    ] = ("text",)
     id: str = "id"
 
     def __post_init__(self) -> None:
@@ -30,9 +34,6 @@ class EvaluationSet:
                 0 < len(self.name) <= 100 and self.name.isprintable(),
                 "must have 1 to 100 printable characters",
             ),
-            ("file", bool(self.file), "is empty: name a file"),
-            ("fields", len(self.fields) > 0, "is empty: name at least one key"),
-            ("fields", len(set(self.fields)) == len(self.fields), "names a key twice"),
         )
 
 
@@ -56,27 +57,23 @@ class ContaminationConfig:
     most_hits         most items reported for a document
     """
 
-    sets: tuple[EvaluationSet, ...] = ()
-    gram_words: int = 8
-    block_words: int = 5
-    share: float = 0.5
-    part_letters: int = 40
-    shortest_words: int = 5
-    shortest_letters: int = 20
-    most_hits: int = 100
+    sets: Annotated[tuple[EvaluationSet, ...], not_empty("name at least one evaluation set")] = ()
+    gram_words: Annotated[int, within("[2, 100]")] = 8
+    block_words: AtLeastOne = 5
+    share: PositiveShare = 0.5
+    part_letters: Natural = 40
+    shortest_words: AtLeastOne = 5
+    shortest_letters: AtLeastOne = 20
+    most_hits: AtLeastOne = 100
 
     def __post_init__(self) -> None:
         names = [evaluation_set.name for evaluation_set in self.sets]
-        blocks = 1 <= self.block_words <= self.gram_words
         validate(
             self,
-            ("sets", len(self.sets) > 0, "is empty: name at least one evaluation set"),
             ("sets", len(set(names)) == len(names), "has one name twice"),
-            ("gram_words", 2 <= self.gram_words <= 100, "must lie in 2 to 100"),
-            ("block_words", blocks, f"must lie in 1 to gram_words = {self.gram_words}"),
-            ("share", 0.0 < self.share <= 1.0, "must lie in (0, 1]"),
-            ("shortest_words", self.shortest_words >= 1, "must be at least 1"),
-            ("shortest_letters", self.shortest_letters >= 1, "must be at least 1"),
-            ("part_letters", self.part_letters >= 0, "must not be negative"),
-            ("most_hits", self.most_hits >= 1, "must be at least 1"),
+            (
+                "block_words",
+                self.block_words <= self.gram_words,
+                f"exceeds gram_words = {self.gram_words}",
+            ),
         )

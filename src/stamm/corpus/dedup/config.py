@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from stamm.base.config import validate
+from stamm.base.bounds import PositiveShare, within
+from stamm.base.config import Bounded
 
 
 @dataclass(frozen=True, kw_only=True)
-class DedupConfig:
+class DedupConfig(Bounded):
     """Near-duplicate detection: MinHash with bands over shingles of words.
 
     shingle_words   words in a shingle; in scripts without blanks, characters
@@ -20,21 +22,11 @@ class DedupConfig:
                     it, so that boilerplate of every page costs no more than other text
     """
 
-    shingle_words: int = 5
-    bands: int = 14
-    band_hashes: int = 8
-    threshold: float = 0.75
-    neighbours: int = 8
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("shingle_words", 1 <= self.shingle_words <= 100, "must lie in 1 to 100"),
-            ("bands", 1 <= self.bands <= 1000, "must lie in 1 to 1000"),
-            ("band_hashes", 2 <= self.band_hashes <= 100, "must lie in 2 to 100"),
-            ("threshold", 0.0 < self.threshold <= 1.0, "must lie in (0, 1]"),
-            ("neighbours", 1 <= self.neighbours <= 1000, "must lie in 1 to 1000"),
-        )
+    shingle_words: Annotated[int, within("[1, 100]")] = 5
+    bands: Annotated[int, within("[1, 1000]")] = 14
+    band_hashes: Annotated[int, within("[2, 100]")] = 8
+    threshold: PositiveShare = 0.75
+    neighbours: Annotated[int, within("[1, 1000]")] = 8
 
     @property
     def hashes(self) -> int:

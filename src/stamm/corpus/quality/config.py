@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, Natural, Share, at_least, not_empty, within
+from stamm.base.config import Bounded, validate
 
 SHIPPED_THRESHOLDS = "package:quality.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class QualityConfig:
+class QualityConfig(Bounded):
     """Bounds of the quality filter.
 
     thresholds  a file written by `quality.fit`, or the one shipped with stamm
@@ -19,16 +21,9 @@ class QualityConfig:
     skip        names of rules that are not applied ("repeated_10")
     """
 
-    thresholds: str = SHIPPED_THRESHOLDS
-    min_words: int = 30
+    thresholds: Annotated[str, not_empty("name a file")] = SHIPPED_THRESHOLDS
+    min_words: Natural = 30
     skip: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("thresholds", bool(self.thresholds.strip()), "is empty: name a file"),
-            ("min_words", self.min_words >= 0, "must not be negative"),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,28 +40,16 @@ class QualityFitConfig:
     orders       most pairs of frequent words whose order is learned
     """
 
-    inputs: tuple[str, ...]
-    tail: float = 0.002
-    slack: float = 0.25
-    min_samples: int = 60
-    max_samples: int = 3000
-    piece: int = 2000
-    stop_words: int = 200
-    orders: int = 600
+    inputs: Annotated[tuple[str, ...], not_empty("name at least one file")]
+    tail: Annotated[float, within("[0, 0.5)")] = 0.002
+    slack: Share = 0.25
+    min_samples: Annotated[int, at_least(10)] = 60
+    max_samples: AtLeastOne = 3000
+    piece: Annotated[int, at_least(200, " characters")] = 2000
+    stop_words: AtLeastOne = 200
+    orders: Natural = 600
 
     def __post_init__(self) -> None:
         validate(
-            self,
-            ("inputs", len(self.inputs) > 0, "is empty: name at least one file"),
-            ("tail", 0.0 <= self.tail < 0.5, "must lie in [0, 0.5)"),
-            ("slack", 0.0 <= self.slack <= 1.0, "must lie in [0, 1]"),
-            ("min_samples", self.min_samples >= 10, "must be at least 10"),
-            (
-                "max_samples",
-                self.max_samples >= self.min_samples,
-                "is below min_samples",
-            ),
-            ("piece", self.piece >= 200, "must be at least 200 characters"),
-            ("stop_words", self.stop_words >= 1, "must be at least 1"),
-            ("orders", self.orders >= 0, "must not be negative"),
+            self, ("max_samples", self.max_samples >= self.min_samples, "is below min_samples")
         )

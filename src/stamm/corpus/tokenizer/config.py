@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from stamm.base.config import validate
+from stamm.base.bounds import AtLeastOne, Share, at_least, within
+from stamm.base.config import Bounded
 from stamm.tokenizer.special_tokens import RESERVED_TOKENS
+
+_FIXED = len(RESERVED_TOKENS) + 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenizerConfig:
+class TokenizerConfig(Bounded):
     """A byte-level BPE vocabulary trained on the corpus.
 
     vocab_size     all ids: reserved tokens, 256 bytes and merges
@@ -20,30 +24,18 @@ class TokenizerConfig:
                    alike; a language that has less gives all it has, and the others share the rest
     """
 
-    vocab_size: int = 6144
-    rarest_pair: int = 2
-    longest_token: int = 48
-    sample_bytes: int = 100_000_000
-    temperature: float = 0.5
-
-    def __post_init__(self) -> None:
-        floor = len(RESERVED_TOKENS) + 256
-        validate(
-            self,
-            (
-                "vocab_size",
-                floor < self.vocab_size <= 2**31 - 1,
-                f"must exceed {floor}: {len(RESERVED_TOKENS)} reserved tokens and 256 bytes",
-            ),
-            ("rarest_pair", self.rarest_pair >= 1, "must be at least 1"),
-            ("longest_token", self.longest_token >= 2, "must be at least 2 bytes"),
-            ("sample_bytes", self.sample_bytes >= 1, "must be at least 1"),
-            ("temperature", 0.0 <= self.temperature <= 1.0, "must lie in [0, 1]"),
-        )
+    vocab_size: Annotated[
+        int,
+        within(f"({_FIXED}, 2^31)", f": {len(RESERVED_TOKENS)} tokens are reserved, and 256 bytes"),
+    ] = 6144
+    rarest_pair: AtLeastOne = 2
+    longest_token: Annotated[int, at_least(2, " bytes")] = 48
+    sample_bytes: AtLeastOne = 100_000_000
+    temperature: Share = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class TekkenConfig:
+class TekkenConfig(Bounded):
     """The vocabulary of Mistral-Nemo with Apertus' reserved tokens; needs mistral-common.
 
     vocab_size    all ids: 1,000 reserved, then words in the order of their ranks
@@ -52,18 +44,10 @@ class TekkenConfig:
     temperature   languages share that by bytes^temperature
     """
 
-    vocab_size: int = 131_072
+    vocab_size: Annotated[int, within("[1257, 151000]")] = 131_072
     latex: bool = True
-    sample_bytes: int = 100_000_000
-    temperature: float = 0.5
-
-    def __post_init__(self) -> None:
-        validate(
-            self,
-            ("vocab_size", 1256 < self.vocab_size <= 151_000, "must lie in 1257 .. 151000"),
-            ("sample_bytes", self.sample_bytes >= 1, "must be at least 1"),
-            ("temperature", 0.0 <= self.temperature <= 1.0, "must lie in [0, 1]"),
-        )
+    sample_bytes: AtLeastOne = 100_000_000
+    temperature: Share = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)

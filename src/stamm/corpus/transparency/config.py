@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from stamm.base.bounds import AtLeastOne, Text
 from stamm.base.config import validate
+from stamm.corpus.limits import MemoryGib
 
 Kind = Literal["public", "licensed", "private", "crawled", "user", "service", "synthetic", "other"]
 
@@ -26,14 +28,13 @@ class SourceKind:
     link     address of the dataset
     """
 
-    source: str
+    source: Text
     kind: Kind
     link: str = ""
 
     def __post_init__(self) -> None:
         validate(
             self,
-            ("source", bool(self.source), "is empty"),
             ("source", len(self.source) <= 200, "is longer than 200 characters"),
             ("link", len(self.link) <= 2000, "is longer than 2,000 characters"),
         )
@@ -88,7 +89,7 @@ class EvidenceConfig:
     collected_until: str = ""
     latest: str = ""
     continuous: bool | None = None
-    languages: int | None = None
+    languages: AtLeastOne | None = None
     crawlers: tuple[str, ...] = ()
     crawler_purpose: str = ""
     crawler_behaviour: str = ""
@@ -109,7 +110,7 @@ class EvidenceConfig:
     illegal_content: str = ""
     comments: str = ""
     licence: str = ""
-    memory_gib: float = 1.0
+    memory_gib: MemoryGib = 1.0
 
     def __post_init__(self) -> None:
         texts = [f.name for f in fields(self) if isinstance(getattr(self, f.name), str)]
@@ -130,8 +131,6 @@ class EvidenceConfig:
                 or self.collected_from <= self.collected_until,
                 f"comes before collected_from = {self.collected_from}",
             ),
-            ("languages", self.languages is None or self.languages >= 1, "must be at least 1"),
-            ("memory_gib", self.memory_gib >= 0.125, "must be at least 0.125"),
         )
 
 

@@ -48,16 +48,21 @@ class ActivationFit:
     initial_error: float
 
 
-def fit_activation(spec: Spec, x_N: Tensor, f_N: Tensor, weight_N: Tensor) -> ActivationFit:
+def fit_activation(
+    spec: Spec, x_N: Tensor, f_N: Tensor, weight_N: Tensor, *, scales: bool = True
+) -> ActivationFit:
     """Fit the activation `spec` to the values f_N at x_N with weights, all float64.
+
+    scales   False keeps s = c = 1, where no matrix takes them up: the shape parameters alone are fitted
 
     Raises   ConfigError when g cannot be computed on the sample, or f is 0 on all of it
     Checked  tests/unit/adapt/test_activation_fit.py
     """
-    fitting = _Fitting(spec, x_N, f_N, weight_N)
+    fitting = _Fitting(spec, x_N, f_N, weight_N, scales)
     begin = list(spec.raw_values({p.name: p.initial for p in spec.trainable}).values())
     initial = fitting.initial_error(begin)
-    ends = [_minimum(fitting, [math.log(scale), *begin]) for scale in _STARTS]
+    starts = _STARTS if scales else (1.0,)
+    ends = [_minimum(fitting, [math.log(scale), *begin]) for scale in starts]
     point, least = min(ends, key=lambda end: end[1])
     if not math.isfinite(least):
         raise ConfigError(
@@ -77,8 +82,11 @@ def fit_activation(spec: Spec, x_N: Tensor, f_N: Tensor, weight_N: Tensor) -> Ac
 class _Fitting:
     """Residuals of one layer, divided by the root of the weighted sum of squares of f."""
 
-    def __init__(self, spec: Spec, x_N: Tensor, f_N: Tensor, weight_N: Tensor) -> None:
+    def __init__(
+        self, spec: Spec, x_N: Tensor, f_N: Tensor, weight_N: Tensor, scales: bool
+    ) -> None:
         self._spec, self._kernel, self._x_N = spec, kernel_of(spec), x_N
+        self._scales = scales
         whole = float((weight_N * f_N * f_N).sum())
         if not whole > 0:
             raise ConfigError(
@@ -89,7 +97,7 @@ class _Fitting:
 
     def residual(self, point: Sequence[float]) -> Tensor | None:
         """Weighted f - c g with the best c, then small ones for the scales; None where g is not finite."""
-        g_N = self._weighted(math.exp(point[0]), point[1:])
+        g_N = self._weighted(math.exp(point[0]) if self._scales else 1.0, point[1:])
         if g_N is None:
             return None
         scale = self._scale(g_N)
@@ -112,6 +120,8 @@ class _Fitting:
         return math.inf if g_N is None else float((self._f_N - g_N).square().sum())
 
     def _scale(self, g_N: Tensor) -> float:
+        if not self._scales:
+            return 1.0
         square = float(g_N @ g_N)
         return float(self._f_N @ g_N) / square if square > 0 else 0.0
 
