@@ -24,21 +24,27 @@ MATHEMATICS = (
 # File -> why it calls one of them, which is not the formula of an activation.
 ALLOWED = {
     "activations/certificates/gaussian.py": "functions of the formula language in float64",
+    "activations/board/jax_library.py": "functions of JAX that are measured",
+    "activations/board/library.py": "functions of torch that are measured",
+    "activations/board/mlx_library.py": "functions of MLX that are measured",
     "activations/certificates/intervals.py": "functions of the formula language on intervals",
     "activations/certificates/tails.py": "limits of the functions of the formula language",
     "activations/conformance/acceptance.py": "functions of the formula language to any precision",
     "activations/equivalence/curves.py": "functions of the formula language on arrays",
     "activations/module/ops.py": "functions of torch that ONNX Runtime lacks in float64, while a module is traced",
+    "activations/page/live.py": "distances of the points of a figure",
     "audit/extraction.py": "probability of an extraction in many trials",
     "cli/bench_baselines.py": "functions of torch that kernels are timed beside",
     "compare/verdict.py": "relative differences from logarithms",
     "corpus/classifiers/classifier.py": "probability of a class",
+    "export/ggml_library.py": "functions of llama.cpp that are measured",
     "losses/bradley_terry.py": "log-likelihood of a preference",
     "losses/policy_gradient.py": "estimate of a KL divergence",
     "losses/preference.py": "log-likelihood of a preference",
     "losses/quantile.py": "log-probability of a quantile",
     "statistics/sequential.py": "normal distribution of a test",
     "statistics/student_t.py": "distribution of a test",
+    "swap/sites.py": "functions of torch that a model calls and a swap replaces",
 }
 
 
