@@ -37,7 +37,7 @@ ALLOWED = {
     "cli/bench_baselines.py": "functions of torch that kernels are timed beside",
     "compare/verdict.py": "relative differences from logarithms",
     "corpus/classifiers/classifier.py": "probability of a class",
-    "export/ggml_library.py": "functions of llama.cpp that are measured",
+    "export/ggml_library.py": "stored number of a parameter behind softplus",
     "losses/bradley_terry.py": "log-likelihood of a preference",
     "losses/policy_gradient.py": "estimate of a KL divergence",
     "losses/preference.py": "log-likelihood of a preference",
