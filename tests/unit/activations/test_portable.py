@@ -66,3 +66,9 @@ def test_the_forms_are_right_to_a_millionth_of_float32(form: object, exact: obje
     for at, value in zip(sizes.tolist(), portable.log1p(-sizes).tolist(), strict=True):
         assert abs(value - math.log1p(-at)) <= 2e-15 * at, at
     assert torch.isnan(form(torch.tensor([torch.nan], dtype=torch.float64))).all()  # type: ignore[operator]
+
+
+def test_the_error_functions_at_infinities_and_nan() -> None:
+    x = torch.tensor([math.inf, -math.inf, math.nan])
+    for form, exact in ((portable.erfc, torch.special.erfc), (portable.erf, torch.special.erf)):
+        torch.testing.assert_close(form(x), exact(x), rtol=0, atol=0, equal_nan=True)

@@ -62,7 +62,8 @@ def write_nodes(
     """Add the operations of a graph; return the names of its outputs, then of its sums.
 
     Edge     the sign of a zero is not kept: ONNX Runtime's Where returns +0 for -0, its Min and Max
-             either of two equal zeros; rebuilding them from comparisons made xIELU five times slower
+             either of two equal zeros; rebuilt from comparisons, xIELU was five times slower and
+             some signs were still wrong
     """
     graph = lowered(graph, frozenset({*OPERATORS, "gather", "erfc"}), "ONNX")
     names: dict[int, str] = {}

@@ -467,7 +467,8 @@ def erfc(x: Tensor) -> Tensor:
     turned = (size - 3.0) / (size + 3.0)
     y = horner(turned, coefficients.ERROR_COMPLEMENT[1]) / (1.0 + 2.0 * size)
     y = y * torch.exp(-size * size)
-    return torch.where(x < 0.0, 2.0 - y, y) + (x - x)  # NaN for NaN
+    # NaN for NaN, where a runtime's clamp returns a limit
+    return torch.where(x == x, torch.where(x < 0.0, 2.0 - y, y), x)
 
 
 def erf(x: Tensor) -> Tensor:
