@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from stamm.base.shutdown import interrupt_delayed
@@ -52,7 +53,6 @@ def _print_cost(config: Comparison) -> None:
             arm.name,
             f"{arm.run.model.ffn.spec.name} {arm.run.model.ffn.width}",
             f"{count_parameters(arm.run.model).total:,}",
-            _output_deviation(arm.run),
             f"{arm.trials} of {_length(arm.short)}" if arm.trials else "none",
             f"{seeds} of {_length(arm.run)}",
             flops_text(arm.flops),
@@ -60,22 +60,13 @@ def _print_cost(config: Comparison) -> None:
         for arm in costs
     ]
     print_table(
-        [
-            "arm",
-            "feed-forward",
-            "parameters",
-            "output at start",
-            "tuning runs",
-            "seed runs",
-            "work",
-        ],
-        rows,
-        wrap=True,
+        ["arm", "feed-forward", "parameters", "tuning runs", "seed runs", "work"], rows, wrap=True
     )
     print_text(
         "",
         f"{sum(arm.trials + seeds for arm in costs)} runs, {flops_text(sum(arm.flops for arm in costs))} of useful work, "
         f"{bytes_text(sum(arm.disk for arm in costs))} of checkpoints and models.",
+        *_output_deviations({arm.name: arm.run for arm in costs}),
         *power_lines(config),
     )
     if isinstance(config.matched, EqualTime):
@@ -85,10 +76,15 @@ def _print_cost(config: Comparison) -> None:
         )
 
 
-def _output_deviation(run: PretrainConfig) -> str:
-    """Standard deviation of an output of a feed-forward block at the start, as text."""
-    deviation = output_deviation(run.model)
-    return "" if deviation is None else f"{deviation:.3g}"
+def _output_deviations(runs: Mapping[str, PretrainConfig]) -> list[str]:
+    """The standard deviations of the outputs of feed-forward blocks at the start, in one line."""
+    deviations = {name: output_deviation(run.model) for name, run in runs.items()}
+    shown = [f"{name} {value:.3g}" for name, value in deviations.items() if value is not None]
+    if not shown:
+        return []
+    return [
+        f"Standard deviation of a feed-forward block's output at the start: {', '.join(shown)}."
+    ]
 
 
 def _length(run: PretrainConfig) -> str:

@@ -83,6 +83,7 @@ class ComparedArm:
     rate      chosen learning rate; None before the search is finished
     shape_factor   chosen factor of the rate of trained shapes; None where it was not tuned
     at_edge   whether the best of the trials is the lowest or the highest
+    factor_at_edge   whether the chosen factor is
     tuning_seconds   of all short runs, from their receipts
     """
 
@@ -92,6 +93,7 @@ class ComparedArm:
     rate: float | None
     shape_factor: float | None
     at_edge: bool
+    factor_at_edge: bool
     runs: tuple[SeedRun, ...]
     tuning_seconds: float
 
@@ -268,6 +270,7 @@ def _arm(
         rate=chosen.rate if chosen else None,
         shape_factor=chosen.shape_factor if chosen else None,
         at_edge=chosen.at_edge if chosen else False,
+        factor_at_edge=chosen.factor_at_edge if chosen else False,
         runs=tuple(
             _run(folder, seed, config.average is not None)
             for seed, folder in folders.items()

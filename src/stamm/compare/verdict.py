@@ -41,6 +41,7 @@ class ArmLine:
     rate: float | None
     shape_factor: float | None
     at_edge: bool
+    factor_at_edge: bool
     diverged: tuple[int, ...]
     bits: ConfidenceInterval | None
     nats: ConfidenceInterval | None
@@ -179,7 +180,8 @@ def _rate(line: ArmLine) -> str:
     if line.rate is None:
         return ABSENT
     shapes = "" if line.shape_factor is None else f", shapes x {line.shape_factor:g}"
-    return f"{line.rate:.3g}" + (" (edge)" if line.at_edge else "") + shapes
+    factor_edge = " (edge)" if line.factor_at_edge else ""
+    return f"{line.rate:.3g}" + (" (edge)" if line.at_edge else "") + shapes + factor_edge
 
 
 def _against(difference: Difference | None) -> tuple[str, str, str, str]:
@@ -208,6 +210,7 @@ def _line(arm: ComparedArm, compared: Compared, difference: Difference | None) -
         rate=arm.rate,
         shape_factor=arm.shape_factor,
         at_edge=arm.at_edge,
+        factor_at_edge=arm.factor_at_edge,
         diverged=arm.diverged,
         bits=interval(list(bits.values()), confidence) if bits else None,
         nats=interval(list(nats.values()), confidence) if nats else None,
@@ -398,7 +401,10 @@ SCALES = {
 def _scale(compared: Compared, registered: Registration) -> list[str]:
     """The sentence on the scale of the blocks, which changes losses of short runs more than the function does."""
     if compared.scale == "LearnedScale":
-        return ["Every arm has one trained factor a layer on its activation, with the same rate."]
+        return [
+            "Every arm has one trained factor a layer on its activation, whose rate is the same multiple "
+            "of the arm's own."
+        ]
     if not registered.output_deviations:
         return []
     values = {name: f"{value:.3g}" for name, value in registered.output_deviations.items()}
@@ -412,7 +418,7 @@ def _scale(compared: Compared, registered: Registration) -> list[str]:
     by_arm = ", ".join(f"{one_line(name, 40)} {value}" for name, value in values.items())
     return [
         f"Scale is not matched: the outputs of blocks start with the standard deviations {by_arm}. A "
-        "difference may be one of scale, not of functions: matched.scale=EqualStart separates them."
+        "difference may be one of scale, not of functions: matched.scale separates them."
     ]
 
 
@@ -469,6 +475,12 @@ def _shortfalls(compared: Compared, lines: Sequence[ArmLine]) -> list[str]:
         said.append(
             f"The best learning rate lies at the edge of what was tried for {', '.join(edge)}: "
             "there may be a better one beyond it."
+        )
+    factor_edge = [one_line(line.name, 40) for line in lines if line.factor_at_edge]
+    if factor_edge:
+        said.append(
+            "The best factor of the shapes' rate lies at the edge of what was tried for "
+            f"{', '.join(factor_edge)}: there may be a better one beyond it."
         )
     lost = [
         one_line(arm.name, 40)

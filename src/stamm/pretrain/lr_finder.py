@@ -125,10 +125,11 @@ def choose(config: ChoiceConfig, workspace: Workspace) -> None:
     """
     trials = sorted(_trials(config, workspace), key=lambda trial: trial.rate)
     rate, edge, factor = config.rate, False, None
+    factors = {trial.shape_factor for trial in trials if trial.shape_factor is not None}
     if trials:
         compared = _at_best_factor(trials)
         best = _best(compared)
-        edge = best in (0, len(compared) - 1)
+        edge = len(compared) > 1 and best in (0, len(compared) - 1)
         limit = compared[best].loss + config.margin
         rate = next(trial.rate for trial in compared if trial.loss <= limit)
         factor = compared[0].shape_factor
@@ -139,6 +140,7 @@ def choose(config: ChoiceConfig, workspace: Workspace) -> None:
         "rate": rate,
         "shape_factor": factor,
         "at_edge": edge,
+        "factor_at_edge": bool(factors) and factor in (min(factors), max(factors)),
         "trials": [
             {
                 "rate": t.rate,

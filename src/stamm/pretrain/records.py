@@ -156,6 +156,7 @@ class ChosenRate:
     shape_factor   as in `RateTrial`
     at_edge   whether the best of the trials, from which a margin may lower `rate`, is the lowest or the
               highest
+    factor_at_edge   whether `shape_factor` is
     runs      settings of the runs that use it, by name
     """
 
@@ -165,5 +166,6 @@ class ChosenRate:
     rate: float
     shape_factor: float | None = None
     at_edge: bool
+    factor_at_edge: bool = False
     trials: tuple[RateTrial, ...]
     runs: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Comparison recipe: matched arms, equal tuning effort, several seeds, a statistical verdict."""
+"""Comparison recipe: matched arms, the same rates to choose from, several seeds, a statistical verdict."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from stamm.engine.config import EngineConfig, RollBackAndSkip, SkipUpdate
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.steps import evaluate_step
 from stamm.models.flops import count_parameters
+from stamm.models.parameter_shapes import parameter_shapes
+from stamm.optim.param_group_rules import grouped
 from stamm.optim.schedules import Schedule, WarmupStableDecay
 from stamm.pages.config import ReportConfig
 from stamm.pretrain.average_config import WeightAverage
@@ -60,7 +62,7 @@ _ALL_STEPS = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """Learning-rate search of an arm; every arm gets the same number of short runs.
+    """Learning-rate search of an arm: every arm gets the same rates, one with trained shapes each with each factor.
 
     rates         initial grid of every arm; a single one, without refinements, is taken as it is
     shape_factors values of optimizer.shape_lr_factor of an arm with trained shapes, each tried with every
@@ -101,7 +103,7 @@ class Tuning:
 
         A factor of None leaves the optimizer's.
         """
-        shaped = bool(self.shape_factors) and bool(run.model.ffn.spec.trainable)
+        shaped = bool(self.shape_factors) and _has_shape_factor(run)
         factors: tuple[float | None, ...] = self.shape_factors if shaped else (None,)
         if len(self.rates) == 1 and len(factors) == 1:
             return []
@@ -120,12 +122,12 @@ class Comparison:
     pretrain     shared by the arms: its model takes each arm's block, its schedule each arm's rate;
                  non-finite losses do not stop a run: an arm that diverges loses
     arms         two or more, or one where a search adds another, each with its block and `overrides`
-                 (optimizer, schedule, Goldfish loss, QK-norm, self-guided training, length); self-guided
-                 ones need EqualFlops, which counts their guides
+                 (optimizer, schedule, Goldfish loss, QK-norm, self-guided training, initial standard
+                 deviation, length); self-guided ones need EqualFlops, which counts their guides
     baseline     the arm that the others are compared with; its width and its length are as given
     matched      EqualParameters, EqualFlops or EqualTime
     seeds        of the compared runs; a seed sets data order and initial weights, and parameters
-                 that arms share start equal
+                 that arms share start equal, but for the factor of an arm's own init_std
     looks        numbers of finished seeds after which the comparison may stop (group-sequential,
                  `statistics.sequential`); the last is all seeds. (): one look, at the end
     difference   smallest difference of interest in bits per byte: an arm whose interval excludes it
@@ -423,6 +425,12 @@ class Comparison:
 
     def _evaluated(self, name: str, folder: str) -> Step:
         return evaluate_step(name, f"{folder}/evaluate", f"{folder}/model", self.evaluate)
+
+
+def _has_shape_factor(run: PretrainConfig) -> bool:
+    """Whether optimizer.shape_lr_factor is the rate of any parameter: a rule of `groups` may take all."""
+    groups = grouped(run.optimizer, parameter_shapes(run.model))
+    return any(group.label == "shapes" for group in groups)
 
 
 def _with_shape_factor(run: PretrainConfig, factor: float | None) -> PretrainConfig:

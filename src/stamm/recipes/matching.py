@@ -42,8 +42,8 @@ class EqualStart(Bounded):
 class LearnedScale(Bounded):
     """Every arm has one more trained number a layer, a factor on its activation that starts at 1.
 
-    lr_factor   its learning rate, as a multiple of the schedule's; `tuning.shape_factors` tune the other
-                shapes', and leave it
+    lr_factor   its learning rate, as a multiple of the arm's; `tuning.shape_factors` tune those of the other
+                shapes, and leave it
     """
 
     lr_factor: Positive = 1.0
@@ -130,24 +130,32 @@ def scaled_arms(
 
 
 def output_deviation(model: DecoderConfig) -> float | None:
-    """Standard deviation of an output of a feed-forward block at the start; None for structured matrices.
+    """Standard deviation of an output of a feed-forward block at the start.
 
     init_std sqrt(width E[y^2]), y the activation on normal inputs of variance d_model init_std^2
 
+    Edge     None for structured matrices, and for an activation that overflows on such inputs
     Checked  tests/unit/recipes/test_scale_matching.py, against blocks of real decoders
     """
     if not isinstance(model.ffn.linear, Dense):
         return None
-    moments = gaussian_moments(model.ffn.spec, model.init_std * math.sqrt(model.d_model))
+    try:
+        moments = gaussian_moments(model.ffn.spec, model.init_std * math.sqrt(model.d_model))
+    except ArithmeticError:  # f or its slope overflows within ten standard deviations
+        return None
     return model.init_std * math.sqrt(model.ffn.width * moments.value)
 
 
 def _checked_deviation(model: DecoderConfig, arm: Arm) -> float:
     deviation = output_deviation(arm.model_of(model))
     if deviation is None:
+        reason = (
+            f"{arm.ffn.spec.name} overflows at the start"
+            if isinstance(arm.ffn.linear, Dense)
+            else f"ffn.linear = {type(arm.ffn.linear).__name__}"
+        )
         raise ConfigError(
-            f"arm {arm.name}: the scale cannot be matched with ffn.linear = "
-            f"{type(arm.ffn.linear).__name__}",
+            f"arm {arm.name}: the scale cannot be matched: {reason}",
             fix="Leave matched.scale out, or use LearnedScale",
         )
     if not 0 < deviation < math.inf:

@@ -118,9 +118,10 @@ def planned_comparisons(config: Search) -> list[PlannedComparison]:
 
 
 def _planned(name: str, candidates: str, compare: Comparison, more: int = 0) -> PlannedComparison:
-    """A comparison whose arms cost what its baseline does, with `more` arms."""
-    run, arms = compare.runs()[compare.baseline], len(compare.arms) + more
-    trials, seeds = compare.tuning.trials(run), len(compare.seeds)
+    """A comparison whose arms cost what its dearest does, with `more` arms."""
+    runs, arms = compare.runs(), len(compare.arms) + more
+    run, seeds = runs[compare.baseline], len(compare.seeds)
+    trials = max(compare.tuning.trials(other) for other in runs.values())
     short = compare.short(run, compare.tuning.rates[0])
     return PlannedComparison(
         name=name,

@@ -75,6 +75,11 @@ def test_moments_are_those_of_samples(name: str) -> None:
     )
 
 
+def test_an_anchor_outside_of_the_density_costs_no_more() -> None:
+    """smelu states its value at 1; its inputs reach 1e-5, where it is (x + 1)^2 / 4."""
+    assert gaussian_moments(catalog.get("smelu"), 1e-6).value == pytest.approx(1 / 16, rel=1e-5)
+
+
 def test_refusals() -> None:
     spec = catalog.get("relu2")
     for factor in (0.0, -1.0, math.nan, math.inf):

@@ -235,6 +235,7 @@ def test_the_factor_of_the_shapes_is_chosen_with_the_rate(tmp_path: Path) -> Non
     choose(ChoiceConfig(arm="xielu", trials=4, shaped=True, margin=0.11), place)
     chosen = json.loads((tmp_path / "out" / "chosen.json").read_text())
     assert (chosen["rate"], chosen["shape_factor"], chosen["at_edge"]) == (1e-3, 30.0, True)
+    assert chosen["factor_at_edge"]
     config = PretrainConfig(sequences=160, tuned="final", schedule=WarmupStableDecay(peak=9.0))
     tuned = apply_tuning(config, {"tuned": tmp_path / "out" / "chosen.json"})
     assert (tuned.schedule.peak, tuned.optimizer.shape_lr_factor) == (1e-3, 30.0)

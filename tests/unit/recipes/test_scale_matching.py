@@ -107,3 +107,31 @@ def test_only_arms_with_shapes_try_their_rates() -> None:
     for factors, said in (((1.0,), "has one value"), ((1.0, 1.0), "has a factor twice")):
         with pytest.raises(ConfigError, match=said):
             Tuning(shape_factors=factors)
+
+
+def test_arms_without_shapes_try_each_rate_once_beside_a_learned_scale() -> None:
+    config = replace(
+        comparison(LearnedScale(lr_factor=30.0)), tuning=Tuning(shape_factors=(1.0, 30.0))
+    )
+    runs = config.runs()
+    assert [config.tuning.trials(runs[arm.name]) for arm in ARMS] == [5, 5, 8]
+
+
+def test_one_activation_may_need_two_factors() -> None:
+    wide = Arm(name="smaller", ffn=ARMS[1].ffn, overrides=ArmOverrides(init_std=0.02))
+    config = claim((*ARMS, wide), "swiglu", matched=EqualParameters(scale=EqualStart()))
+    specs = {name: run.model.ffn.spec.name for name, run in config.runs().items()}
+    assert specs["relu2"] != specs["smaller"]
+    assert len(config.steps()) > len(specs)
+
+
+def test_an_activation_that_overflows_has_no_scale() -> None:
+    arms = (ARMS[0], Arm(name="symexp", ffn=PlainFFN(width=384, activation="symexp")))
+    base = claim(arms, "swiglu")
+    model = replace(base.pretrain.model, init_std=4.0)
+    large = replace(base, pretrain=replace(base.pretrain, model=model))
+    assert output_deviation(large.runs()["symexp"].model) is None
+    with pytest.raises(
+        ConfigError, match="arm symexp: the scale cannot be matched: symexp overflows"
+    ):
+        replace(large, matched=EqualParameters(scale=EqualStart()))

@@ -38,7 +38,7 @@ def _line(
             shown=low > 0 or high < 0,
         )
     return ArmLine(
-        name=name, number=0, activation=name, width=1, parameters=1, rate=1e-3, shape_factor=None, at_edge=False,
+        name=name, number=0, activation=name, width=1, parameters=1, rate=1e-3, shape_factor=None, at_edge=False, factor_at_edge=False,
         diverged=(1,) if diverged else (), bits=None, nats=None, difference=found, log_tokens=None,
         flops=None, tokens=None, seconds=None, tuning_seconds=0.0,
     )  # fmt: skip

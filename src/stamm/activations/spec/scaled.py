@@ -24,10 +24,11 @@ SCALE = Parameter(name="output_scale", initial=1.0, bijection=Identity())
 _NODES = ((-math.sqrt(0.6), 5 / 9), (0.0, 8 / 9), (math.sqrt(0.6), 5 / 9))
 _FARTHEST = 10.0  # standard deviations; the density beyond is below 1e-22
 _CELLS_PER_DEVIATION = 16
+_FAR = 256  # cells from an anchor outside of the density to its edge
 
 
 def times(spec: Spec, factor: float) -> Spec:
-    """factor * f: the same function with another scale, NAME_scaled; `spec` itself for a factor of 1.
+    """factor * f: the same function with another scale, NAME_scaled_FACTOR; `spec` itself for a factor of 1.
 
     Raises   ConfigError when `factor` is not finite and positive
     Checked  tests/unit/activations/test_scaled.py
@@ -36,7 +37,8 @@ def times(spec: Spec, factor: float) -> Spec:
         raise ConfigError(f"the factor {factor!r} of {spec.name} must be positive and finite")
     if factor == 1.0:
         return spec
-    return _multiplied(spec, repr(factor), "scaled", f"times {factor:.4g}")
+    digits = repr(factor).translate({ord("."): "_", ord("-"): "m", ord("+"): None})
+    return _multiplied(spec, repr(factor), f"scaled_{digits}", f"times {factor:.4g}")
 
 
 def with_learned_scale(spec: Spec) -> Spec:
@@ -103,7 +105,6 @@ def _moments(spec: UncheckedSpec, deviation: float) -> SecondMoments:
     end = _FARTHEST * deviation
     squares = slopes = 0.0
     for side in (1.0, -1.0):
-        # From the anchor outwards on either side, with the anchor's own side of the density cut at `end`.
         borders = _borders(start, side, end, deviation, [*slope.knots, *(at for at, _ in jumps)])
         total = height
         for left, right in itertools.pairwise(borders):
@@ -125,10 +126,16 @@ def _moments(spec: UncheckedSpec, deviation: float) -> SecondMoments:
 def _borders(
     start: float, side: float, end: float, deviation: float, knots: list[float]
 ) -> list[float]:
-    """Cell borders from `start` outwards to `end` standard deviations, each knot among them."""
-    last = side * max(end, end + side * start)
-    count = max(math.ceil(abs(last - start) / deviation * _CELLS_PER_DEVIATION), 1)
-    grid = {start + (last - start) * number / count for number in range(count + 1)}
+    """Cell borders from `start` to the end of the density on one side, at `end` from 0, each knot among them.
+
+    Edge     one border, and so no cell, where the density lies on the other side
+    """
+    if side * start >= end:
+        return [start]
+    last, first = side * end, start if abs(start) <= end else -side * end
+    count = math.ceil(abs(last - first) / deviation * _CELLS_PER_DEVIATION)
+    grid = {first + (last - first) * number / count for number in range(count + 1)}
+    grid |= {start + (first - start) * number / _FAR for number in range(_FAR)}
     inside = {knot for knot in knots if 0 < side * (knot - start) < side * (last - start)}
     return sorted(grid | inside | {start}, reverse=side < 0)
 
