@@ -292,9 +292,9 @@ def test_curves_are_those_of_the_kernel_after_a_slider_has_moved(
     browser: Browser, pages: Path
 ) -> None:
     opened(browser, pages / "xielu.html")
-    browser.press("#live-alpha_p", "\ue013" * 9)  # arrow up: the keyboard alone
+    browser.press("#live-parameter-alpha_p", "\ue013" * 9)  # arrow up: the keyboard alone
     text = value_of(
-        browser, "document.querySelector('#live-alpha_p').getAttribute('aria-valuetext')"
+        browser, "document.querySelector('#live-parameter-alpha_p').getAttribute('aria-valuetext')"
     )
     alpha, stored = (float(part) for part in re.findall(r"[\d.]+", text))
     assert alpha > 1 and math.log1p(math.exp(stored)) == pytest.approx(alpha, rel=1e-3)
@@ -312,9 +312,31 @@ def test_curves_are_those_of_the_kernel_after_a_slider_has_moved(
 
 
 @pytest.mark.slow
+def test_a_parameter_may_have_the_name_of_a_part_of_the_page(
+    browser: Browser, tmp_path: Path
+) -> None:
+    names = ("values", "plot", "key", "controls", "title", "up")
+    spec = Spec(
+        name="own",
+        title="",
+        pieces=(Piece(where="all x", formula="*".join((*names, "x"))),),
+        parameters=tuple(Parameter(name=n, initial=1.0, bijection=Softplus()) for n in names),
+        source="",
+    )
+    page = tmp_path / "own.html"
+    page.write_text(activation_page(spec, describe("silu")), encoding="utf-8")
+    opened(browser, page)
+    ids = value_of(browser, "[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids)) > 20
+    labelled = "[...document.querySelectorAll('#live-controls label')].map(l => l.control.id)"
+    assert value_of(browser, labelled)[: len(names)] == [f"live-parameter-{n}" for n in names]
+    no_complaints(browser)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "slider", "first", "step"),
-    [("xielu", "#live-alpha_p", 20, 3), ("pau", "#live-a1", 20, 3), ("compose", "#parameter-alpha_p", 0.1, 0.1)],
+    [("xielu", "#live-parameter-alpha_p", 20, 3), ("pau", "#live-parameter-a1", 20, 3), ("compose", "#parameter-alpha_p", 0.1, 0.1)],
 )  # fmt: skip
 def test_a_slider_moves_the_curves_within_a_frame(
     browser: Browser, pages: Path, name: str, slider: str, first: float, step: float
