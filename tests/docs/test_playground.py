@@ -218,6 +218,19 @@ def test_a_runtime_of_another_hash_is_refused(tmp_path: Path) -> None:
         runtime_package(tmp_path)
 
 
+def test_a_failed_fetch_says_what_npm_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "npm"
+    program.write_text("#!/bin/sh\necho 'npm error code ECONNREFUSED' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ExportError, match=r"exit status 1\.?; npm error code ECONNREFUSED"):
+        runtime_package(tmp_path / "cache")
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(docs_playground, "NPM_SECONDS", 0.2)
+    with pytest.raises(ExportError, match=r"timed out after 0\.2 seconds"):
+        runtime_package(tmp_path / "cache")
+
+
 @pytest.mark.slow
 def test_the_tokenizer_of_the_page_gives_the_ids_of_stamm() -> None:
     """On hostile strings, on articles in 65 languages, and on every character that Python's tables know."""
