@@ -241,6 +241,9 @@ def test_the_tokenizer_of_the_page_gives_the_ids_of_stamm() -> None:
     ]
     assert len(texts) > 700
     texts += [text for texts in load_declaration().values() for text in texts]
+    numbers = np.random.default_rng(0).integers(0, 26, 4000)
+    texts += ["".join(chr(first + n) for n in numbers) for first in (ord("a"), 0x4E00)]
+    texts += ["a" * 4000, "ab" * 2000]
     texts += ["", " ", "</s><s> <pad>", "<email-pii><phone-pii> <email-pii", " " * 500 + "x"]
     signs = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
     texts += ["a " + " a".join(signs[first : first + 4096]) for first in range(0, len(signs), 4096)]
