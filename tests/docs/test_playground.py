@@ -494,6 +494,47 @@ def test_every_example_derives_to_what_the_catalogue_has(
         assert done.returncode == 0, (name, line, done.stderr)
 
 
+SET = "const [id, value, event] = arguments, e = document.getElementById(id); e.value = value; e.dispatchEvent(new Event(event));"
+
+
+@pytest.mark.slow
+def test_a_parameter_that_only_bounds_another_is_in_the_line(
+    browser: Browser, pages: Path, stamm: Stamm
+) -> None:
+    opened(browser, pages / "compose.html")
+    browser.run(SET, "example", "xielu", "change")
+    for n in (0, 1):
+        formula = value_of(browser, f"document.getElementById('piece-{n}').value")
+        assert " + beta" in formula
+        browser.run(SET, f"piece-{n}", formula.replace(" + beta", ""), "input")
+    line = browser.text("#line")
+    assert "softplus>beta" in line and "--parameter beta=0.5:fixed" in line
+    done = stamm(*shlex.split(line)[1:], "--dry-run")
+    assert done.returncode == 0, (line, done.stderr)
+    no_complaints(browser)
+
+
+@pytest.mark.slow
+def test_a_closed_form_that_divides_by_0_or_is_of_an_older_formula_is_not_shown(
+    browser: Browser, pages: Path
+) -> None:
+    composed(browser, pages / "compose.html", ["tanh(b*x)"], [])
+    assert "log_cosh(b*x)/b" in browser.text("#closed")
+    assert "differ by at most" in browser.text("#agreement")
+    browser.run(
+        "const e = document.querySelector('#parameters select'); e.value = 'identity'; e.dispatchEvent(new Event('change'));"
+    )
+    browser.run(SET, "parameter-b", 0, "input")
+    assert "no closed form at these values" in browser.text("#closed")
+    assert browser.text("#agreement") == "The curve is the numerical integral."
+    browser.run(SET, "parameter-b", 2, "input")
+    assert "log_cosh(b*x)/b" in browser.text("#closed")
+    browser.run(SET, "piece-0", "tanh(b*x", "input")
+    assert browser.text("#problem").startswith("Piece 1")
+    assert browser.text("#closed") == browser.text("#agreement") == ""
+    no_complaints(browser)
+
+
 @pytest.mark.slow
 def test_a_gradient_is_built_without_typing_or_a_mouse(browser: Browser, pages: Path) -> None:
     opened(browser, pages / "compose.html")
