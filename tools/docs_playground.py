@@ -74,6 +74,7 @@ RUNTIME_FILES = (
     "ort-wasm-simd-threaded.mjs",
     "ort-wasm-simd-threaded.wasm",
 )
+NPM_SECONDS = 300
 MODEL_FILES = (MODEL, DATA, TOKENIZER, CONFIG, GENERATION)
 
 
@@ -200,18 +201,22 @@ def write_model_page(arm: Path, pages: Path, cache: Path) -> None:
 def runtime_package(cache: Path) -> Path:
     """The package of the runtime in `cache`, fetched by npm where it is not there.
 
-    Raises   ExportError where npm is missing or fails, or the package has another hash
+    Raises   ExportError where npm is missing, fails or takes over 300 s, or the package has another hash
     """
     package = cache / f"{RUNTIME}-{RUNTIME_VERSION}.tgz"
     if not package.is_file():
         cache.mkdir(parents=True, exist_ok=True)
         wanted = f"{RUNTIME}@{RUNTIME_VERSION}"
-        command = ("npm", "pack", wanted, "--silent", "--pack-destination", str(cache))
+        command = ("npm", "pack", wanted, "--loglevel=error", "--pack-destination", str(cache))
         try:
-            subprocess.run(command, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError) as error:
+            subprocess.run(command, check=True, capture_output=True, timeout=NPM_SECONDS)
+        except (OSError, subprocess.SubprocessError) as error:
+            # The first lines name the cause; the last ones are of traces and log files.
+            said = (getattr(error, "stderr", None) or b"").decode(errors="replace")
+            cause = "; ".join([str(error), *said.splitlines()[:2]])
             raise ExportError(
-                f"npm cannot fetch {wanted}: {error}", fix=f"Install npm, or put {package} there"
+                f"npm cannot fetch {wanted}: {cause[:600]}",
+                fix=f"Install npm, or put {package} there",
             ) from None
     digest = base64.b64encode(hashlib.sha512(package.read_bytes()).digest()).decode()
     if digest != RUNTIME_SHA512:

@@ -218,6 +218,19 @@ def test_a_runtime_of_another_hash_is_refused(tmp_path: Path) -> None:
         runtime_package(tmp_path)
 
 
+def test_a_failed_fetch_says_what_npm_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "npm"
+    program.write_text("#!/bin/sh\necho 'npm error code ECONNREFUSED' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ExportError, match=r"exit status 1\.?; npm error code ECONNREFUSED"):
+        runtime_package(tmp_path / "cache")
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(docs_playground, "NPM_SECONDS", 0.2)
+    with pytest.raises(ExportError, match=r"timed out after 0\.2 seconds"):
+        runtime_package(tmp_path / "cache")
+
+
 @pytest.mark.slow
 def test_the_tokenizer_of_the_page_gives_the_ids_of_stamm() -> None:
     """On hostile strings, on articles in 65 languages, and on every character that Python's tables know."""
@@ -228,6 +241,9 @@ def test_the_tokenizer_of_the_page_gives_the_ids_of_stamm() -> None:
     ]
     assert len(texts) > 700
     texts += [text for texts in load_declaration().values() for text in texts]
+    numbers = np.random.default_rng(0).integers(0, 26, 4000)
+    texts += ["".join(chr(first + n) for n in numbers) for first in (ord("a"), 0x4E00)]
+    texts += ["a" * 4000, "ab" * 2000]
     texts += ["", " ", "</s><s> <pad>", "<email-pii><phone-pii> <email-pii", " " * 500 + "x"]
     signs = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
     texts += ["a " + " a".join(signs[first : first + 4096]) for first in range(0, len(signs), 4096)]
@@ -292,9 +308,9 @@ def test_curves_are_those_of_the_kernel_after_a_slider_has_moved(
     browser: Browser, pages: Path
 ) -> None:
     opened(browser, pages / "xielu.html")
-    browser.press("#live-alpha_p", "\ue013" * 9)  # arrow up: the keyboard alone
+    browser.press("#live-parameter-alpha_p", "\ue013" * 9)  # arrow up: the keyboard alone
     text = value_of(
-        browser, "document.querySelector('#live-alpha_p').getAttribute('aria-valuetext')"
+        browser, "document.querySelector('#live-parameter-alpha_p').getAttribute('aria-valuetext')"
     )
     alpha, stored = (float(part) for part in re.findall(r"[\d.]+", text))
     assert alpha > 1 and math.log1p(math.exp(stored)) == pytest.approx(alpha, rel=1e-3)
@@ -312,9 +328,31 @@ def test_curves_are_those_of_the_kernel_after_a_slider_has_moved(
 
 
 @pytest.mark.slow
+def test_a_parameter_may_have_the_name_of_a_part_of_the_page(
+    browser: Browser, tmp_path: Path
+) -> None:
+    names = ("values", "plot", "key", "controls", "title", "up")
+    spec = Spec(
+        name="own",
+        title="",
+        pieces=(Piece(where="all x", formula="*".join((*names, "x"))),),
+        parameters=tuple(Parameter(name=n, initial=1.0, bijection=Softplus()) for n in names),
+        source="",
+    )
+    page = tmp_path / "own.html"
+    page.write_text(activation_page(spec, describe("silu")), encoding="utf-8")
+    opened(browser, page)
+    ids = value_of(browser, "[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids)) > 20
+    labelled = "[...document.querySelectorAll('#live-controls label')].map(l => l.control.id)"
+    assert value_of(browser, labelled)[: len(names)] == [f"live-parameter-{n}" for n in names]
+    no_complaints(browser)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "slider", "first", "step"),
-    [("xielu", "#live-alpha_p", 20, 3), ("pau", "#live-a1", 20, 3), ("compose", "#parameter-alpha_p", 0.1, 0.1)],
+    [("xielu", "#live-parameter-alpha_p", 20, 3), ("pau", "#live-parameter-a1", 20, 3), ("compose", "#parameter-alpha_p", 0.1, 0.1)],
 )  # fmt: skip
 def test_a_slider_moves_the_curves_within_a_frame(
     browser: Browser, pages: Path, name: str, slider: str, first: float, step: float
@@ -454,6 +492,47 @@ def test_every_example_derives_to_what_the_catalogue_has(
         ) == sorted(trained)
         done = stamm(*shlex.split(line)[1:], "--dry-run")
         assert done.returncode == 0, (name, line, done.stderr)
+
+
+SET = "const [id, value, event] = arguments, e = document.getElementById(id); e.value = value; e.dispatchEvent(new Event(event));"
+
+
+@pytest.mark.slow
+def test_a_parameter_that_only_bounds_another_is_in_the_line(
+    browser: Browser, pages: Path, stamm: Stamm
+) -> None:
+    opened(browser, pages / "compose.html")
+    browser.run(SET, "example", "xielu", "change")
+    for n in (0, 1):
+        formula = value_of(browser, f"document.getElementById('piece-{n}').value")
+        assert " + beta" in formula
+        browser.run(SET, f"piece-{n}", formula.replace(" + beta", ""), "input")
+    line = browser.text("#line")
+    assert "softplus>beta" in line and "--parameter beta=0.5:fixed" in line
+    done = stamm(*shlex.split(line)[1:], "--dry-run")
+    assert done.returncode == 0, (line, done.stderr)
+    no_complaints(browser)
+
+
+@pytest.mark.slow
+def test_a_closed_form_that_divides_by_0_or_is_of_an_older_formula_is_not_shown(
+    browser: Browser, pages: Path
+) -> None:
+    composed(browser, pages / "compose.html", ["tanh(b*x)"], [])
+    assert "log_cosh(b*x)/b" in browser.text("#closed")
+    assert "differ by at most" in browser.text("#agreement")
+    browser.run(
+        "const e = document.querySelector('#parameters select'); e.value = 'identity'; e.dispatchEvent(new Event('change'));"
+    )
+    browser.run(SET, "parameter-b", 0, "input")
+    assert "no closed form at these values" in browser.text("#closed")
+    assert browser.text("#agreement") == "The curve is the numerical integral."
+    browser.run(SET, "parameter-b", 2, "input")
+    assert "log_cosh(b*x)/b" in browser.text("#closed")
+    browser.run(SET, "piece-0", "tanh(b*x", "input")
+    assert browser.text("#problem").startswith("Piece 1")
+    assert browser.text("#closed") == browser.text("#agreement") == ""
+    no_complaints(browser)
 
 
 @pytest.mark.slow

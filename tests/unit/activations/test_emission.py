@@ -311,6 +311,7 @@ def test_onnx_takes_x_of_any_shape_and_parameters_of_layers_and_neurons(tmp_path
     emit("xielu", "onnx", out=tmp_path)
     names = module_of(emit("xielu", "numpy").text)
     session = onnxruntime.InferenceSession(tmp_path / "xielu.onnx")
+    assert "one for each of the last axis" in session.get_modelmeta().graph_description
     for shape in ((), (5,), (2, 3), (2, 1, 3, 4), (0, 3)):
         x = np.linspace(-3, 3, math.prod(shape), dtype=np.float32).reshape(shape)
         weight = np.array(np.cos(x))

@@ -60,7 +60,7 @@
     });
   }
 
-  // A row for each parameter that the formulas use.
+  // A row for each parameter that the formulas or the bounds of others use.
   function parameterRows(names) {
     const box = find("parameters");
     if (box.dataset.names === names.join()) return;
@@ -141,17 +141,18 @@
     let worst = 0, whole = true;
     trees.forEach((tree, n) => {
       const form = integral(tree, rules), label = `${interval(n)}: `;
-      if (!form) {
-        whole = false;
-        element(list, "li", {}, `${label}not among the rules of this page; stamm derive knows more`);
-        return;
-      }
+      const without = why => { whole = false; element(list, "li", {}, label + why); };
+      if (!form) { without("not among the rules of this page; stamm derive knows more"); return; }
       const value = compiled(form, all), low = n ? knots[n - 1] : x[0], high = n < knots.length ? knots[n] : x[1];
       const from = Math.min(high, Math.max(low, 0)), constant = numerical(from) - value({...values, x: from});
+      let apart = 0;
       for (let k = 0; k <= 60; k++) {
         const at = low + (high - low) * k / 60, exact = value({...values, x: at}) + constant;
-        worst = Math.max(worst, Math.abs(exact - numerical(at)) / Math.max(1, Math.abs(exact)));
+        apart = Math.max(apart, Math.abs(exact - numerical(at)) / Math.max(1, Math.abs(exact)));
       }
+      // tanh(b*x) has log_cosh(b*x)/b, which is nothing at b = 0.
+      if (!Number.isFinite(apart)) { without("no closed form at these values of the parameters"); return; }
+      worst = Math.max(worst, apart);
       const sign = constant < 0 ? "-" : "+", size = Number(Math.abs(constant).toPrecision(7));
       element(list, "li", {}, `${label}f(x) = ${written(form)}${size ? ` ${sign} ${size}` : ""}`);
     });
@@ -181,6 +182,10 @@
     try {
       const trees = checkedTrees();
       const names = [...new Set(trees.flatMap(namesIn))].filter(name => name !== "x" && name !== "pi");
+      for (const name of names) {  // also those that only bound another
+        const bound = /^\w+>([a-z]\w*)$/.exec(parameters[name]?.how)?.[1];
+        if (bound && !names.includes(bound)) names.push(bound);
+      }
       parameterRows(names);
       for (const limit of limits) limit();
       const values = Object.fromEntries(names.map(name => [name, parameters[name].value]));
@@ -208,6 +213,8 @@
       find("copy").disabled = false;
     } catch (error) {
       find("problem").textContent = error.message;
+      find("closed").replaceChildren();
+      find("agreement").textContent = "";
       find("line").textContent = "";
       find("copy").disabled = true;
     }

@@ -8,6 +8,32 @@ function byteLetters() {
   return [...Array(256).keys()].map(byte => String.fromCharCode(visible(byte) ? byte : others++));
 }
 
+// Numbers, of which the smallest comes first.
+class Heap {
+  numbers = [];
+
+  push(number) {
+    const numbers = this.numbers;
+    let n = numbers.length;
+    for (let above; n > 0 && numbers[above = (n - 1) >> 1] > number; n = above) numbers[n] = numbers[above];
+    numbers[n] = number;
+  }
+
+  // undefined from an empty heap.
+  pop() {
+    const numbers = this.numbers, [first] = numbers, last = numbers.pop();
+    if (numbers.length === 0) return first;
+    let n = 0;
+    for (let below; (below = 2 * n + 1) < numbers.length; n = below) {
+      if (numbers[below + 1] < numbers[below]) below++;
+      if (numbers[below] >= last) break;
+      numbers[n] = numbers[below];
+    }
+    numbers[n] = last;
+    return first;
+  }
+}
+
 class Tokenizer {
   // Throws an Error for a tokenizer of another kind.
   constructor(plain) {
@@ -52,16 +78,22 @@ class Tokenizer {
   merged(word) {
     if (this.known.has(word)) return this.known.get(word);
     const parts = [...new TextEncoder().encode(word)].map(byte => this.letters[byte]);
-    for (;;) {
-      let best = Infinity, place = -1;
-      for (let n = 1; n < parts.length; n++) {
-        const rank = this.ranks.get(`${parts[n - 1]} ${parts[n]}`) ?? Infinity;
-        if (rank < best) [best, place] = [rank, n];
-      }
-      if (place < 0) break;
-      parts.splice(place - 1, 2, parts[place - 1] + parts[place]);
+    const count = parts.length, after = parts.map((_, n) => n + 1), before = parts.map((_, n) => n - 1);
+    const pairs = new Heap();  // rank and place in one number; those of parts since joined are passed over
+    const rank = n => this.ranks.get(`${parts[n]} ${parts[after[n]]}`);
+    const add = n => { if (after[n] < count && rank(n) !== undefined) pairs.push(rank(n) * count + n); };
+    for (let n = 0; n < count; n++) add(n);
+    for (let first; (first = pairs.pop()) !== undefined;) {
+      const n = first % count, right = after[n];
+      if (parts[n] === "" || right >= count || rank(n) !== (first - n) / count) continue;
+      parts[n] += parts[right];
+      parts[right] = "";
+      after[n] = after[right];
+      if (after[n] < count) before[after[n]] = n;
+      if (before[n] >= 0) add(before[n]);
+      add(n);
     }
-    const ids = parts.map(part => this.ids.get(part));
+    const ids = parts.filter(part => part !== "").map(part => this.ids.get(part));
     if (this.known.size < 10000) this.known.set(word, ids);
     return ids;
   }

@@ -15,6 +15,10 @@ from stamm.base.errors import ExportError
 
 OPSET, IR_VERSION, _DOMAIN = 18, 10, "stamm"
 _FLOAT, _INT64, _DOUBLE = 1, 7, 11  # of TensorProto
+_SHAPES = (
+    "Parameters are one number, or one for each of the last axis: others, as of shape (C, 1, 1), get "
+    "wrong gradients.\n"
+)
 _FARTHEST = 28.0  # exp(-x**2) is 0 in float32 from 11 on
 OPERATORS = {
     "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos", "tan": "Tan",
@@ -181,7 +185,7 @@ def _model(program: Program) -> bytes:
         [helper.make_tensor_value_info(name, single, None) for name in (*inputs, *initial)],
         [helper.make_tensor_value_info(n, single, None) for n in ("y", *(f"d_{n}" for n in names))],
         [helper.make_tensor(name, single, [], [value]) for name, value in initial.items()],
-        doc_string=head(program, "", "onnx"),
+        doc_string=head(program, "", "onnx") + (_SHAPES if parameters else ""),
     )
     model = helper.make_model(
         graph,

@@ -40,7 +40,7 @@
   const lines = key(document.getElementById("live-key"), $live.names, draw);
   const sliders = $live.parameters.map((parameter, n) => {
     const text = stop => `${shown(effective[n])}, stored ${shown(parameter.stops[stop][1] ?? parameter.stops[stop][0])}`;
-    const limits = {id: `live-${parameter.name}`, min: 0, max: parameter.stops.length - 1, value: parameter.start};
+    const limits = {id: `live-parameter-${parameter.name}`, min: 0, max: parameter.stops.length - 1, value: parameter.start};
     return slider(controls, parameter.name, limits, text, stop => { chosen[n] = stop; draw(); });
   });
   if ($live.gated)
