@@ -13,7 +13,15 @@ from pathlib import Path
 from stamm.activations import primitives
 from stamm.activations.codegen.kernel_lookup import kernel_text
 from stamm.activations.spec import Gated, Spec
-from stamm.activations.spec.parameters import Absolute, Between, Exp, Fixed, Parameter, Softplus
+from stamm.activations.spec.parameters import (
+    Absolute,
+    Between,
+    Exp,
+    Fixed,
+    Parameter,
+    Softplus,
+    as_number,
+)
 from stamm.version import VERSION
 
 MODULE = "modeling_stamm"
@@ -50,7 +58,7 @@ def _places(trained, x: Tensor) -> Parameters:
 
 def _rows(x: Tensor) -> tuple[Tensor, ...]:
     """Parts of x that a processor's cache holds, each of whole rows; x itself elsewhere."""
-    if x.numel() <= {block} or x.device.type != "cpu" or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or x.numel() <= {block}:
         return (x,)
     return x.reshape(-1, x.shape[-1]).split(max(1, {block} // x.shape[-1]))
 
@@ -110,6 +118,7 @@ class Activation(nn.Module):
 
     CONTENT_HASH = "{content_hash}"
     TRAINED = {trained}
+    INITIAL = {initial}
     KERNEL = None  # a fused form for training mode, where stamm trains the model
 
     def __init__(self, neurons: int = 1) -> None:
@@ -194,6 +203,14 @@ class {architecture}({base}):
         finally:
             _set(config, settings["names"], "after")
         install(self, settings)
+
+    def initialize_weights(self) -> None:
+        """As transformers, and initial shapes for those that a checkpoint does not have."""
+        super().initialize_weights()
+        for module in self.modules():
+            for name, number in zip(module.TRAINED, module.INITIAL) if isinstance(module, Activation) else ():
+                if not getattr(module.get_parameter(name), "_is_hf_initialized", False):
+                    nn.init.constant_(module.get_parameter(name), number)
 '''
 SWAP_KEY = "stamm_swap"
 """The key of config.json with the sites of `swapped_code`."""
@@ -234,7 +251,9 @@ def swapped_code(spec: Spec, *, module: str, base: str, architecture: str) -> st
 def _activation(spec: Spec, imports: str) -> str:
     """The module up to its class Activation."""
     raw = spec.raw_values({p.name: p.initial for p in spec.trainable})
-    stored = [f"self.{name} = nn.Parameter(torch.full((neurons,), {raw[name]!r}))" for name in raw]
+    stored = [
+        f"self.{name} = nn.Parameter(torch.full((neurons,), {float(raw[name])!r}))" for name in raw
+    ]
     wanted = ("Parameters", "value", "slopes", *(["up"] if _second(spec) else []))
     return _ACTIVATION.format(
         title=spec.title,
@@ -246,6 +265,7 @@ def _activation(spec: Spec, imports: str) -> str:
         block=_BLOCK,
         constants=tuple(None if p.trainable else float(p.initial) for p in spec.parameters),
         trained=tuple(raw),
+        initial=tuple(float(value) for value in raw.values()),
         stored=_indented(stored or ["pass"]),
         effective=_indented(effective_lines(spec, cast="_wide({})")),
     )
@@ -268,11 +288,12 @@ def _effective(parameter: Parameter, fixed: str, cast: str) -> str:
     """Expression of the effective value from the stored one; other parameters are local names."""
     stored = cast.format(f"self.{parameter.name}")
     bound = parameter.above_name
-    above = parameter.above if bound is None else _local(bound)
+    number = as_number(parameter.above or "0")
+    above = repr(number) if bound is None else _local(bound)
     match parameter.bijection:
         case Fixed():
-            number = repr(float(parameter.initial))
-            return f"{fixed}(self, {parameter.name!r}, {number})" if fixed else number
+            constant = repr(float(parameter.initial))
+            return f"{fixed}(self, {parameter.name!r}, {constant})" if fixed else constant
         case Softplus():
             return f"{above} + F.softplus({stored})"
         case Exp():
@@ -280,7 +301,7 @@ def _effective(parameter: Parameter, fixed: str, cast: str) -> str:
         case Absolute():
             return f"abs({above}) + torch.abs({stored})"
         case Between(low=low, high=high):
-            return f"{low!r} + {high - low!r} * torch.sigmoid({stored})"
+            return f"{float(low)!r} + {float(high - low)!r} * torch.sigmoid({stored})"
     return stored
 
 

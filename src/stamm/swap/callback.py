@@ -118,6 +118,15 @@ class StammCallback:
                 f"the {len(shapes)} shape parameters are frozen, {next(iter(shapes))} first; with LoRA,"
                 " name their modules in modules_to_save."
             )
+        held = {
+            id(p) for o in optimizers for g in getattr(o, "param_groups", ()) for p in g["params"]
+        }
+        without = [name for name, p in shapes.items() if p.requires_grad and id(p) not in held]
+        if held and without:
+            Console().log(
+                f"warning: the optimizer does not have the shape parameter {without[0]}, so it stays as it is."
+                " Make the optimizer after the swap."
+            )
         for optimizer in optimizers:
             self._handles += keep_from_decay(optimizer, list(shapes.values()))
 

@@ -156,14 +156,22 @@ def _write(file: Path, text: str) -> None:
 def _saving(architecture: Any, file: Path, text: str) -> Any:
     """`save_pretrained` with its file, also where the cache has been emptied since."""
 
-    def save_pretrained(self: Any, save_directory: str | os.PathLike[str], **settings: Any) -> None:
+    def save_pretrained(
+        self: Any,
+        save_directory: str | os.PathLike[str],
+        is_main_process: bool = True,
+        *rest: Any,
+        **settings: Any,
+    ) -> None:
         _write(file, text)
         self.config.auto_map = auto_map(architecture.swapped_from)
         if type(self) is not architecture:
             # FSDP2 gives a model a class of its own, for which transformers would copy torch's file.
             type(self)._auto_class = None
-            if settings.get("is_main_process", True):
+            if is_main_process:
                 _write(Path(save_directory) / CODE, text)
-        super(architecture, self).save_pretrained(save_directory, **settings)
+        super(architecture, self).save_pretrained(
+            save_directory, is_main_process, *rest, **settings
+        )
 
     return save_pretrained

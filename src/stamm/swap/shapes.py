@@ -34,7 +34,7 @@ def shape_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def shape_values(model: nn.Module) -> dict[str, Tensor]:
-    """The effective values of every shape parameter, behind their bijection, on the CPU in float64.
+    """The effective values of the shape parameters that train, on the CPU in float64; of all, where none does.
 
     Edge   parameters that are sharded over processes are gathered, so every process must call this
     """
@@ -49,7 +49,8 @@ def shape_values(model: nn.Module) -> dict[str, Tensor]:
                 whole = value.full_tensor() if hasattr(value, "full_tensor") else value
                 path = f"{name}.{parameter_name}" if name else parameter_name
                 values[path] = whole.detach().cpu().double()
-    return values
+    trained = {name for name, p in shape_parameters(model).items() if p.requires_grad}
+    return {name: value for name, value in values.items() if name in trained or not trained}
 
 
 def _effective(module: Any) -> Any:

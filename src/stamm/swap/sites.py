@@ -11,8 +11,8 @@ import ast
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,10 @@ _FUNCTIONS = frozenset({
     "silu", "softplus",
 })  # fmt: skip
 _TABLE = "ACT2FN"
+# What blocks that mix positions take.
+_POSITIONS = frozenset({
+    "attention_mask", "mask", "attn_mask", "past_key_values", "past_key_value", "layer_past", "cache_params",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class ActivationSite:
     name    dotted path in the model
     before  the module or function there
     gated   the block multiplies the result by another projection
+    mixes   the block, or one around it in its layer, mixes positions, or holds a feed-forward block
     """
 
     name: str
@@ -46,6 +51,7 @@ class ActivationSite:
     attribute: str
     before: Callable[..., Any]
     gated: bool
+    mixes: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,21 +70,51 @@ def activation_sites(model: nn.Module) -> list[ActivationSite]:
     Checked  tests/unit/swap/test_activation_sites.py
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        return [
+        sites = [
             site
             for name, parent in model.named_modules()
             if not _is_activation(parent)  # one may hold the function that it calls
             for site in _sites_of(f"{name}." if name else "", parent)
         ]
+    return [replace(site, mixes=_mixes(model, site, sites)) for site in sites]
+
+
+def _mixes(model: nn.Module, site: ActivationSite, sites: Sequence[ActivationSite]) -> bool:
+    """Whether it is a function of attention or recurrence, or of a layer that has another block for it."""
+    parts = site.name.split(".")[:-1]
+    first = next((index for index, part in enumerate(parts) if part.isdigit()), len(parts))
+    around = [
+        model.get_submodule(".".join(parts[:end])) for end in range(first + 2, len(parts) + 1)
+    ]
+    inside = {id(module) for module in site.parent.modules()} - {id(site.parent)}
+    holds = any(id(other.parent) in inside and _has_matrices(other.parent) for other in sites)
+    return holds or any(_is_mixer(block) for block in around)
+
+
+def _is_mixer(block: nn.Module) -> bool:
+    """Whether its forward takes a mask or a cache that it gives to no block of its own."""
+    inner = [module for module in block.modules() if module is not block]
+    return _takes_positions(type(block)) and not any(_takes_positions(type(m)) for m in inner)
+
+
+def _takes_positions(kind: type[nn.Module]) -> bool:
+    try:
+        return not _POSITIONS.isdisjoint(inspect.signature(kind.forward).parameters)
+    except (TypeError, ValueError):
+        return False
+
+
+def _has_matrices(block: nn.Module) -> bool:
+    weights = [getattr(child, "weight", None) for child in block.children()]
+    return any(isinstance(weight, Tensor) and weight.dim() == 2 for weight in weights) or any(
+        p.dim() == 3 for p in block.parameters(recurse=False)
+    )
 
 
 def is_feed_forward(site: ActivationSite) -> bool:
     """Whether it is in a numbered layer, in a block that holds matrices."""
     numbered = any(part.isdigit() for part in site.name.split(".")[:-1])
-    children = [getattr(child, "weight", None) for child in site.parent.children()]
-    matrices = any(isinstance(weight, Tensor) and weight.dim() == 2 for weight in children)
-    experts = any(p.dim() == 3 for p in site.parent.parameters(recurse=False))
-    return numbered and (matrices or experts)
+    return numbered and not site.mixes and _has_matrices(site.parent)
 
 
 def unreachable_reason(site: ActivationSite) -> str:
@@ -99,7 +135,7 @@ def unreachable_reason(site: ActivationSite) -> str:
 def inline_reason(model: nn.Module) -> str:
     """The first block of a layer that computes an activation without an attribute, as text, or ""."""
     for name, module in model.named_modules():
-        if any(part.isdigit() for part in name.split(".")):
+        if any(part.isdigit() for part in name.split(".")) and not _is_activation(module):
             calls = _calls_of(module)
             if calls is not None and calls.inline:
                 return f"{type(module).__name__} computes {calls.inline} in its own code"
@@ -130,7 +166,9 @@ def neurons_of(site: ActivationSite) -> int:
         return matrices[-1][0]
     experts = [p for p in site.parent.parameters(recurse=False) if p.dim() == 3]
     if experts:
-        return int(experts[-1].shape[-1])
+        given, made = experts[0].shape[1:], experts[-1].shape[1:]
+        # (out, in), or as Llama 4 stores them (in, out): the other width is the model's, in both.
+        return int(made[0] if made[1] == given[0] and made[0] != given[1] else made[1])
     raise ConfigError(
         f"the number of neurons of {site.name} is not known: its block has no matrix",
         where="parameters='neuron'",

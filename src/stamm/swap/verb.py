@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from stamm.activations.catalog.registry import load_spec
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fit import ActivationFit, fit_activation
 from stamm.activations.spec import Gated, Spec
-from stamm.base.config import nearest, to_plain
+from stamm.base.config import from_plain, nearest, to_plain
 from stamm.base.console import Console
 from stamm.base.errors import ConfigError
 from stamm.models.hub import activation_names
@@ -109,6 +110,7 @@ def swap(
             fix="Take it out first: swap(model, back=True)",
         )
     spec = activation if isinstance(activation, Spec) else load_spec(activation)
+    spec = from_plain(Spec, to_plain(spec), spec.where)  # the one that config.json holds
     sites = _chosen(model, where)
     gated = _check_arity(spec, sites)
     _check_sites(model, spec, sites)
@@ -126,6 +128,7 @@ def swap(
     code = swapped_class(model, spec)
     fits = {} if fit is None else _fits(model, spec, sites, fit)
     before = type(model)
+    _own_config(model)
     code.install(model, settings)
     config: Any = model.config
     setattr(config, SWAP_KEY, settings)
@@ -154,17 +157,27 @@ def swap(
     )
 
 
+def _own_config(model: Any) -> None:
+    """Give the model a configuration of its own: another model may have been made from the same object."""
+    copies: dict[int, Any] = {}
+    copy.deepcopy(model.config, copies)
+    for module in model.modules():
+        held = vars(module).get("config")
+        if id(held) in copies:
+            module.config = copies[id(held)]
+
+
 def _check_model(model: Any) -> None:
     known = {kind.__name__ for kind in type(model).__mro__}
     if "PreTrainedModel" in known:
         return
     fix = "Give a model that transformers loaded"
     for wrapper, inner in (
-        ("PeftModel", "model.get_base_model()"),
+        ("PeftModel", ""),
         ("OptimizedModule", "model._orig_mod"),
     ):
         if wrapper in known:
-            fix = f"Swap before wrapping, or give {inner}"
+            fix = f"Swap before wrapping, or give {inner}" if inner else "Swap before wrapping"
     raise ConfigError(f"{type(model).__name__} is not a model of transformers", fix=fix)
 
 
@@ -227,11 +240,23 @@ def _check_arity(spec: Spec, sites: Sequence[ActivationSite]) -> bool:
 
 def _check_sites(model: nn.Module, spec: Spec, sites: Sequence[ActivationSite]) -> None:
     kernel_of(spec)  # it can be integrated
+    for parameter in spec.trainable:
+        if hasattr(nn.Module(), parameter.name):
+            raise ConfigError(
+                f"the parameter name {parameter.name!r} is taken by the module",
+                where=spec.where,
+                fix="Rename the parameter",
+            )
     for site in sites:
         if reason := unreachable_reason(site):
             raise ConfigError(
                 f"{site.name} cannot be replaced: {reason}",
                 fix="Load the model without fused kernels, or choose other sites with where=",
+            )
+        if spec.trainable and _is_offloaded(site.parent):
+            raise ConfigError(
+                f"the weights beside {site.name} are offloaded, so its shape parameters have no device",
+                fix="Load the model without offloading, or swap and save first",
             )
         names = tied_names(model, site)
         if len(names) > 1 and spec.trainable:
@@ -239,6 +264,12 @@ def _check_sites(model: nn.Module, spec: Spec, sites: Sequence[ActivationSite]) 
                 f"{names[0]} and {names[1]} are one module, so they would learn one shape",
                 fix="Name an activation without shape parameters, or untie the layers",
             )
+
+
+def _is_offloaded(block: nn.Module) -> bool:
+    """Whether accelerate keeps weights of the block elsewhere, and fetches them for each call."""
+    hooks = (getattr(module, "_hf_hook", None) for module in block.modules())
+    return any(getattr(hook, "offload", False) for hook in hooks)
 
 
 def _names(
@@ -298,7 +329,7 @@ class _Recorder(nn.Module):
         flat = x.detach().reshape(-1)
         step = max(1, math.ceil(flat.numel() / _SAMPLE))
         sample = flat[::step].double()
-        self.kept.append((sample.cpu(), function(sample).detach().cpu().double()))
+        self.kept.append((sample.cpu(), function(sample.clone()).detach().cpu().double()))
         return function(x)
 
 
@@ -341,6 +372,11 @@ def _put(parent: nn.Module, attribute: str, value: Any) -> None:
     setattr(parent, attribute, value)
 
 
+def _tensors_of(module: nn.Module) -> list[Tensor]:
+    """Parameters and buffers."""
+    return [*module.parameters(), *module.buffers()]
+
+
 def _back(model: Any) -> Swapped:
     """The model as it was before the swap, whether in this process or in the one that saved it."""
     if not is_swapped(model):
@@ -355,6 +391,14 @@ def _back(model: Any) -> Swapped:
         )
     settings, before = _settings(model), base_class(model)
     swapped, config = type(model).__name__, model.config
+    on_meta = all(p.is_meta for p in model.parameters())
+    for name, function in model.activations_before.items():
+        held = _tensors_of(function) if isinstance(function, nn.Module) else []
+        if any(p.is_meta for p in held) and not on_meta:
+            raise ConfigError(
+                f"the old function of {name} had weights, which the folder does not hold",
+                fix="Load the model from where it was before the swap",
+            )
     for name, function in model.activations_before.items():
         path, _, attribute = name.rpartition(".")
         _put(model.get_submodule(path), attribute, function)
