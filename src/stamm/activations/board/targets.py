@@ -164,7 +164,7 @@ def _done(command: Sequence[str], folder: Path, what: str) -> str:
 
 
 def _version_of(*names: str) -> str:
-    """What the first of these programs that is installed says of itself."""
+    """First line of --version of the first of these programs that is installed."""
     lines = _done([_program(*names), "--version"], Path(), names[0]).splitlines()
     return lines[0] if lines else names[0]
 
@@ -197,8 +197,9 @@ def _in_groups(
                 results = [_loaded(case, folder) for case in group]
             except (StammError, OSError, ValueError) as error:  # or a file is missing or short
                 if len(group) == 1:
-                    known = isinstance(error, StammError)
-                    yield error if known else RunError(f"{group[0].name} raises {raised(error)}")
+                    if not isinstance(error, StammError):
+                        error = RunError(f"{group[0].name} raises {raised(error)}")
+                    yield error
                 else:  # the others may run without the one that fails
                     for case in group:
                         yield from outcomes([case])
