@@ -251,6 +251,16 @@ def test_a_missing_or_short_result_is_the_problem_of_its_entry(numbers: int | No
     assert isinstance(wrong, RunError) and "relu6 raises" in wrong.line()
 
 
+@pytest.mark.parametrize("target", ["c", "cuda", "metal"])
+def test_a_compiler_of_another_name_is_found(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "g++").write_text("#!/bin/sh\necho g++ 12\n")
+    (tmp_path / "g++").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert next(run for run in RUNS if run.target == target).version() == "g++ 12"
+
+
 def test_a_compiler_that_fails_is_asked_once() -> None:
     asked: list[int] = []
 
