@@ -90,7 +90,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         "--board",
         action="store_true",
         help="the conformance board: activations in the installed libraries, and every entry in every"
-        " target of `stamm emit`",
+        " target of `stamm emit` but latex",
     )
     parser.add_argument(
         "--out",

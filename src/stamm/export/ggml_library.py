@@ -38,10 +38,9 @@ class _Parameters(ctypes.Structure):
 
 @dataclass(frozen=True)
 class GgmlLibrary:
-    """Operations of ggml; the slope of silu is the only one it has."""
+    """Operations of ggml, without slopes: the only one that it has, of silu, is not measured."""
 
     version: str = VERSION
-    name: str = "llama.cpp (ggml)"
 
     def functions(self, dtype: torch.dtype) -> Sequence[LibraryFunction]:
         """Each operation.
@@ -113,7 +112,8 @@ def _operation(name: str, kind: int, *numbers: float) -> Callable[..., Tensor]:
             tensors = []
             for x in inputs:
                 tensors.append(new(context, kind, x.numel()))
-                ctypes.memmove(data(tensors[-1]), x.contiguous().data_ptr(), x.nbytes)
+                dense = x.contiguous()  # a copy must live until it is read
+                ctypes.memmove(data(tensors[-1]), dense.data_ptr(), dense.nbytes)
             result = function(context, *tensors, *numbers)
             graph = graph_of(context)
             expand(graph, result)

@@ -97,6 +97,23 @@ def test_parameters_are_trained_ones_of_the_new_function() -> None:
     assert finding.map.formula("sine") == "2*sine(x) + 1"
 
 
+def test_a_jump_that_is_zero_at_the_initial_values_stays_one() -> None:
+    spec = spec_of_function(["x > 0: x + b", "x <= 0: x"], ["b=0:identity"])
+    assert [jump.at for jump in spec.jumps] == ["0"]
+    result = values_of(spec, np.array([-1.0, 1.0]), {"b": 0.5})
+    np.testing.assert_allclose(result, [-1.0, 1.5])
+
+
+def test_the_number_e_is_written_as_a_formula() -> None:
+    spec = spec_of_function(["exp(1)*x"])
+    np.testing.assert_allclose(values_of(spec, np.array([2.0]), {}), [2 * math.e])
+
+
+def test_a_spec_beside_a_name_is_named_in_one_word() -> None:
+    with pytest.raises(ConfigError, match=r"'silu' is a complete activation"):
+        stamm.like(catalog.get("square"), "silu")
+
+
 def test_an_absolute_value_is_no_curve_whose_bend_is_between_the_points_of_the_proof() -> None:
     """With a bend at -0.991 softmodulus_t passed at every point: a sign inside a formula is a knot."""
     spec = spec_from_arguments(["sign(x + 1)"], continuity="jump")

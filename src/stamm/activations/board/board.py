@@ -64,8 +64,8 @@ def measure_board(
 ) -> BoardRecord:
     """Measure libraries and targets.
 
-    libraries   by name, what returns the library or raises StammError where it is missing
-    targets     by name, every target that `stamm emit` has
+    libraries   by name, what returns the library or raises an error where it is missing or broken
+    targets     by name, targets of `stamm emit`
     entries     of the catalogue
     count       float32 inputs of all magnitudes, beside those that the judge always takes
     compiled    compare results of the libraries' compilers, too
@@ -76,9 +76,9 @@ def measure_board(
     for name, load in libraries.items():
         try:
             library = load()
-        except StammError as error:
-            versions.append(RuntimeRecord(name=name, problem=error.line()))
-            log(f"{name}: {error.line()}")
+        except Exception as error:  # a broken installation raises errors of every kind
+            versions.append(RuntimeRecord(name=name, problem=_line(error)))
+            log(f"{name}: {_line(error)}")
             continue
         versions.append(RuntimeRecord(name=name, version=library.version))
         rows = list(_library_rows(name, library, entries, count, compiled=compiled))
@@ -99,6 +99,7 @@ def measure_board(
         stamm_version=VERSION,
         processor=f"{cpu_name()}, {cpu_capability() or 'unknown'} vectors",
         entries=len(entries),
+        inputs=len(board.x),
         libraries=tuple(versions),
         functions=tuple(functions),
         targets=tuple(runtimes),
@@ -113,9 +114,9 @@ def _library_rows(
     for dtype in DTYPES[::-1]:
         try:
             functions = library.functions(dtype)
-        except StammError as error:
+        except Exception as error:  # as above
             yield FunctionRow(
-                library=name, entry="", name="", dtype=dtype_name(dtype), problem=error.line()
+                library=name, entry="", name="", dtype=dtype_name(dtype), problem=_line(error)
             )
             continue
         common = _common_inputs(dtype)
@@ -209,12 +210,12 @@ class _Targets:
             return RuntimeRecord(name=name, problem=problem), rows, []
         try:
             runtime = RuntimeRecord(name=name, version=run.version(), how=run.how)
-        except StammError as error:
+        except Exception as error:  # as of a library
             rows = [
                 TargetRow(target=name, entry=spec.name, problem="not installed")
                 for spec in self.specs
             ]
-            return RuntimeRecord(name=name, problem=error.line(), how=run.how), rows, []
+            return RuntimeRecord(name=name, problem=_line(error), how=run.how), rows, []
         primitives = [] if target is None else list(self._primitives(target, run))
         return runtime, list(self._rows(name, target, run)), primitives
 

@@ -39,7 +39,6 @@ class ExecutorchLibrary:
     """Functions of torch in ExecuTorch, which has no slopes."""
 
     version: str
-    name: str = "executorch"
 
     def functions(self, dtype: torch.dtype) -> Sequence[LibraryFunction]:
         """Each function of torch with one input."""

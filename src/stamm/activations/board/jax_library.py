@@ -51,7 +51,6 @@ class JaxLibrary:
     """jax.nn, without jit unless compiled."""
 
     version: str
-    name: str = "jax"
 
     def functions(self, dtype: torch.dtype) -> Sequence[LibraryFunction]:
         """Each function with its vector-Jacobian product."""

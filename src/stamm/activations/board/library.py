@@ -41,10 +41,6 @@ class Library(Protocol):
     """A library that is installed."""
 
     @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
     def version(self) -> str:
         """Its version."""
 
@@ -59,7 +55,6 @@ class TorchFunctions:
     made     entry, name, and what makes the function for a dtype
     """
 
-    name: str
     version: str
     made: Sequence[tuple[str, str, Callable[[torch.dtype], Callable[..., Tensor]]]]
 
@@ -82,7 +77,7 @@ class TorchFunctions:
         ]
 
 
-GATED = ("glu",)  # entries of two inputs that libraries have
+GATED = ("glu",)  # entries of two inputs that torch, JAX and MLX have
 # By name in transformers, the entry. Those with none: gelu_10, which is clipped, and sqrtsoftplus.
 _TRANSFORMERS = {
     "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
@@ -125,18 +120,26 @@ class CompiledTogether:
     """Functions of one input that a compiler takes as one graph: each alone would take as long.
 
     run   x -> for each function, its value and slope
+    Edge  an error is kept as the results are, and raised for each function
     """
 
     run: Callable[[Tensor], Sequence[Sequence[Tensor]]]
     inputs: Tensor | None = None
     results: Sequence[Sequence[Tensor]] = ()
+    error: Exception | None = None
 
     def of(self, position: int) -> Callable[[Tensor], Sequence[Tensor]]:
         """x -> value and slope of one of them."""
 
         def run(x: Tensor) -> Sequence[Tensor]:
             if self.inputs is not x:
-                self.results, self.inputs = self.run(x), x
+                self.inputs, self.error = x, None
+                try:
+                    self.results = self.run(x)
+                except Exception as error:  # compilers raise errors of every kind
+                    self.error = error
+            if self.error is not None:
+                raise self.error
             return self.results[position]
 
         return run
@@ -167,7 +170,6 @@ def torch_functions() -> TorchFunctions:
         return lambda _: call
 
     return TorchFunctions(
-        name="torch",
         version=torch.__version__,
         made=[
             *((entry, name, always(call)) for entry, name, call in _TORCH),
@@ -188,7 +190,6 @@ def transformers_functions(
         return lambda dtype: make().to(dtype)
 
     return TorchFunctions(
-        name="transformers",
         version=version,
         made=[
             (_TRANSFORMERS[name], f'ACT2FN["{name}"]', cast(make))

@@ -90,7 +90,9 @@ def errors_at(measured: Inputs, quantity: str, result: Tensor) -> Errors:
     parameter = quantity not in (FUNCTION, SLOPE, UP_SLOPE)
     broken = ~finite & (kept if parameter else torch.ones_like(kept))
     limit = torch.finfo(result.dtype)
-    held = true.abs() >= limit.tiny * limit.eps  # half of the smallest number and less rounds to 0
+    held = (
+        true.abs() > limit.tiny * limit.eps / 2
+    )  # half of the smallest number and less rounds to 0
     count = int(kept.sum())
     return Errors(
         quantity=quantity,

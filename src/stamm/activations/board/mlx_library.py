@@ -52,7 +52,6 @@ class MlxLibrary:
     """mlx.nn with its compiler disabled, unless compiled."""
 
     version: str
-    name: str = "mlx"
 
     def functions(self, dtype: torch.dtype) -> Sequence[LibraryFunction]:
         """Each function with its vector-Jacobian product."""

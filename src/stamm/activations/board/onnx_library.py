@@ -55,7 +55,6 @@ class OnnxLibrary:
     """Operators of ONNX in ONNX Runtime, which has no slopes."""
 
     version: str
-    name: str = "onnxruntime"
     _sessions: dict[tuple[str, torch.dtype], Any] = field(default_factory=dict)
 
     def functions(self, dtype: torch.dtype) -> Sequence[LibraryFunction]:

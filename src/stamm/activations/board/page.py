@@ -70,7 +70,7 @@ def target_counts(record: BoardRecord) -> list[tuple[str, ...]]:
         rows = [row for row in record.target_rows if row.target == runtime.name and not row.problem]
         if not rows:
             continue
-        beyond = [row for row in rows if row.ulp <= max(1.0, ideal[row.entry].ulp + 1.0)]
+        near = [row for row in rows if row.ulp <= max(1.0, ideal[row.entry].ulp + 1.0)]
         broken = [row for row in rows if any(error.not_finite for error in row.errors)]
         counts.append(
             (
@@ -78,7 +78,7 @@ def target_counts(record: BoardRecord) -> list[tuple[str, ...]]:
                 str(len(rows)),
                 str(sum(row.ulp <= 1 for row in rows)),
                 str(sum(row.ulp <= 4 for row in rows)),
-                str(len(beyond)),
+                str(len(near)),
                 str(sum(row.stable <= 1 for row in rows)),
                 str(sum(row.stable <= 4 for row in rows)),
                 str(len(broken)),
@@ -114,9 +114,10 @@ def number(ulp: float) -> str:
 
 def _libraries(record: BoardRecord, patches: Sequence[str]) -> Iterator[str]:
     yield from _head(record, "Conformance of activations in other libraries")
+    entries = "an entry" if _is_whole(record) else f"one of {record.entries} entries"
     yield (
-        "\nEvery function of these libraries that the catalogue has an entry for, at the entry's initial"
-        " parameters, against the true values. The table of stamm's own targets is"
+        f"\nEvery function of these libraries that computes {entries} of the catalogue, at the entry's"
+        " initial parameters, against the true values. The table of stamm's own targets is"
         f" [{TARGETS_PAGE}]({TARGETS_PAGE}).\n"
     )
     yield from _table(
@@ -126,8 +127,9 @@ def _libraries(record: BoardRecord, patches: Sequence[str]) -> Iterator[str]:
     yield "\n## How to read it\n"
     yield from _method()
     yield (
-        "\nSlopes are those of the library's own differentiation; ONNX Runtime and ggml have none."
-        " float16 and bfloat16 are measured at every finite input, float32 at about 80,000 inputs of all"
+        "\nSlopes are those of the library's own differentiation; ONNX Runtime and ExecuTorch have none, and"
+        " ggml's only one, of silu, is not measured. float16 and bfloat16 are measured at every finite"
+        f" input, float32 at {_inputs(record)} inputs of all"
         " magnitudes. *Compiled*: the share of inputs (in float32 16,384 of all magnitudes) at which the results under"
         " torch.compile, jax.jit or mx.compile have other bits than the eager ones, f and f′."
     )
@@ -168,8 +170,10 @@ def _libraries(record: BoardRecord, patches: Sequence[str]) -> Iterator[str]:
 
 def _targets(record: BoardRecord) -> Iterator[str]:
     yield from _head(record, "Conformance of emitted targets")
+    entries = "Each entry" if _is_whole(record) else f"{record.entries} entries"
     yield (
-        "\nEach entry of the catalogue in each target of `stamm emit`, run at about 80,000 float32 inputs:"
+        f"\n{entries} of the catalogue in each target of `stamm emit` that is a program, run at"
+        f" {_inputs(record)} float32 inputs:"
         " value, slope, and gradients in the parameters, which are rounded to float32. Functions of other"
         f" libraries are in [{LIBRARIES_PAGE}]({LIBRARIES_PAGE}).\n"
     )
@@ -217,8 +221,16 @@ def _targets(record: BoardRecord) -> Iterator[str]:
     yield from _table(("entry", "finding", "targets"), _findings(record.target_rows))
 
 
+def _is_whole(record: BoardRecord) -> bool:
+    return record.entries == len(catalog.names())
+
+
+def _inputs(record: BoardRecord) -> str:
+    return f"about {round(record.inputs, -3):,}"
+
+
 def _head(record: BoardRecord, title: str) -> Iterator[str]:
-    short = " --quick" if record.entries < len(catalog.names()) else ""
+    short = "" if _is_whole(record) else " --quick"
     yield f"# {title}\n"
     yield (
         f"Written by `stamm check --board{short} --out docs` of stamm {record.stamm_version} on"

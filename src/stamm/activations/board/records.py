@@ -102,11 +102,13 @@ class BoardRecord:
     """Everything that is measured; the same for the same versions and processor.
 
     entries   how many of the catalogue
+    inputs    in float32, of an entry without knots; the others have a few more
     """
 
     stamm_version: str
     processor: str
     entries: int
+    inputs: int
     libraries: tuple[RuntimeRecord, ...]
     functions: tuple[FunctionRow, ...]
     targets: tuple[RuntimeRecord, ...]

@@ -27,6 +27,7 @@ from stamm.activations.emitters.onnx import onnx_library
 from stamm.activations.emitters.program import Program
 from stamm.base.errors import RunError, StammError
 
+_COMPILERS = ("c++", "g++", "clang++")
 _GROUP = 12  # entries in one compilation: more take longer than their sum
 _SECONDS = 600
 
@@ -154,14 +155,18 @@ def _done(command: Sequence[str], folder: Path, what: str) -> str:
         )
     except subprocess.TimeoutExpired:
         raise RunError(f"{what} takes more than {_SECONDS} seconds") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{what} fails: {raised(error)}") from None
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         raise RunError(f"{what} fails: {(lines or ['without a message'])[-1][:200]}")
     return done.stdout
 
 
-def _first_line(*command: str) -> str:
-    return _done([_program(command[0]), *command[1:]], Path(), command[0]).splitlines()[0]
+def _version_of(*names: str) -> str:
+    """First line of --version of the first of these programs that is installed."""
+    lines = _done([_program(*names), "--version"], Path(), names[0]).splitlines()
+    return lines[0] if lines else names[0]
 
 
 def _columns(case: Case) -> int:
@@ -174,7 +179,7 @@ def _stored(case: Case, folder: Path) -> None:
 
 def _loaded(case: Case, folder: Path) -> list[Tensor]:
     rows: NDArray[np.float32] = np.fromfile(folder / f"{case.name}.out", np.float32)
-    return list(torch.from_numpy(rows.reshape(_columns(case), -1)))
+    return list(torch.from_numpy(rows.reshape(_columns(case), len(case.given[0]))))
 
 
 def _in_groups(
@@ -185,13 +190,15 @@ def _in_groups(
     def outcomes(group: Sequence[Case]) -> Iterator[Outcome]:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            for case in group:
-                _stored(case, folder)
             try:
+                for case in group:
+                    _stored(case, folder)
                 run(group, folder)
                 results = [_loaded(case, folder) for case in group]
-            except StammError as error:
+            except (StammError, OSError, ValueError) as error:  # or a file is missing or short
                 if len(group) == 1:
+                    if not isinstance(error, StammError):
+                        error = RunError(f"{group[0].name} raises {raised(error)}")
                     yield error
                 else:  # the others may run without the one that fails
                     for case in group:
@@ -251,7 +258,7 @@ def _native(target: str, head: str, flags: Sequence[str]) -> Callable[[Sequence[
             # The minimum and maximum of a header are defined once for a program.
             text += "#undef STAMM_MINIMUM\n"
         (folder / "all.cpp").write_text(text)
-        command = [_program("c++", "g++", "clang++"), "-std=c++17", "-O1", "-ffp-contract=off"]
+        command = [_program(*_COMPILERS), "-std=c++17", "-O1", "-ffp-contract=off"]
         options = ["-shared", "-fPIC", "-w", *flags, "all.cpp", "-o", "all.so"]
         _done([*command, *options], folder, "c++")
         calls = json.dumps([[case.name, _columns(case), len(case.given)] for case in cases])
@@ -404,19 +411,19 @@ RUNS = (
     ),
     TargetRun(
         "c",
-        lambda: _first_line("c++", "--version"),
+        lambda: _version_of(*_COMPILERS),
         "float64 inside, rounded to float32",
         _in_groups(_native("c", "#include <cmath>\nusing namespace std;\n", ())),
     ),
     TargetRun(
         "js",
-        lambda: f"node {_first_line('node', '--version')}",
+        lambda: f"node {_version_of('node')}",
         "float64 inside, rounded to float32",
         _in_groups(_javascript),
     ),
     TargetRun(
         "cuda",
-        lambda: _first_line("c++", "--version"),
+        lambda: _version_of(*_COMPILERS),
         f"float32, {_CPP}",
         _in_groups(
             _native(
@@ -428,7 +435,7 @@ RUNS = (
     ),
     TargetRun(
         "metal",
-        lambda: _first_line("c++", "--version"),
+        lambda: _version_of(*_COMPILERS),
         f"float32, {_CPP}",
         _in_groups(_native("metal", _METAL_LIBRARY, ())),
     ),

@@ -29,6 +29,8 @@ from stamm.activations.conformance.exact import FULL, SAMPLED
 from stamm.activations.conformance.golden import write_golden as write_vectors
 from stamm.activations.conformance.implementations import Implementation, implementation, resolve
 from stamm.activations.conformance.verdict import CheckResult
+from stamm.activations.emitters.latex import LATEX
+from stamm.activations.emitters.syntax import EmissionTarget
 from stamm.activations.emitters.verb import TARGETS
 from stamm.base.config import assignments, nearest, to_plain
 from stamm.base.errors import ConfigError, visible
@@ -56,6 +58,9 @@ LIBRARIES: Mapping[str, Callable[[], Library]] = {
     "onnxruntime": onnx_operators,
     "executorch": executorch_library,
     "llama.cpp": ggml_library,
+}
+PROGRAMS: Mapping[str, EmissionTarget] = {
+    name: target for name, target in TARGETS.items() if target is not LATEX
 }
 
 
@@ -127,18 +132,24 @@ def check(
     quick      20,000 float32 inputs instead of 400,000, and fewer points in the proofs
     all        every entry of the catalogue, with `quick`
     board      the conformance board instead: every activation in the installed libraries, and every
-               entry in every target of `emit`; with `quick` few entries
+               entry in every target of `emit` that is a program; with `quick` few entries
     out        folder for the pages of the board
     log        is called with each finding, as a line, as soon as it is available
     Raises     StammError with what is wrong and the fix; not for a check that fails
     """
     others = [against] if isinstance(against, str) else list(against)
     if board:
-        if name is not None or others or golden is not None or write_golden is not None or all:
+        if settings:
+            raise ConfigError(
+                f"the board has no setting {next(iter(settings))!r}",
+                fix=nearest(next(iter(settings)), ("quick", "out", "log")),
+            )
+        named = name is not None or rest or others
+        if named or golden is not None or write_golden is not None or all:
             raise ConfigError(
                 "--board takes --quick and --out only", where="the command line", fix="Give no NAME"
             )
-        return _board(None if out is None else Path(out), quick, log or _ignored)
+        return _board(None if out is None else _folder(out), quick, log or _ignored)
     if out is not None:
         raise ConfigError("--out belongs to --board", where="the command line", fix="Add --board")
     if name == GOLDFISH:
@@ -183,12 +194,28 @@ def check(
     return CheckReport(activations=(report,))
 
 
+def _folder(out: str | os.PathLike[str]) -> Path:
+    """The folder, made and writable before minutes are spent on what goes into it."""
+    folder = Path(out)
+    if os.fspath(out) == "" or (folder.exists() and not folder.is_dir()):
+        raise ConfigError(
+            f"--out '{os.fspath(out)}' is not a folder", fix="Name a folder: --out docs"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out '{folder}' cannot be made: {error.strerror}", fix="Name a folder: --out docs"
+        ) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"--out '{folder}' cannot be written", fix="Name a folder of your own")
+    return folder
+
+
 def _board(out: Path | None, quick: bool, told: Callable[[str], None]) -> CheckReport:
-    if out == Path() or (out is not None and out.exists() and not out.is_dir()):
-        raise ConfigError(f"--out '{out}' is not a folder", fix="Name a folder: --out docs")
     record = measure_board(
         LIBRARIES,
-        TARGETS,
+        PROGRAMS,
         entries=QUICK if quick else catalog.names(),
         count=_QUICK_COUNT if quick else SAMPLED,
         compiled=not quick,
@@ -198,7 +225,6 @@ def _board(out: Path | None, quick: bool, told: Callable[[str], None]) -> CheckR
         return CheckReport(board=record)
     written = []
     for file, content in pages(record, patches_in(out / PATCHES)).items():
-        out.mkdir(parents=True, exist_ok=True)
         write_text(out / file, content)
         written.append(out / file)
     return CheckReport(board=record, pages=tuple(written))

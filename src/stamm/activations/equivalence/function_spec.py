@@ -6,6 +6,7 @@ import ast
 import copy
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -87,7 +88,11 @@ def spec_of_function(pieces: Sequence[str], parameters: Sequence[str] = ()) -> S
     if not np.isfinite(curve).any():
         raise ConfigError(f"{shown!r} has no finite value for |x| < 5.6", where=where)
     spec = _gradient(
-        replace(unchecked, anchor=_anchor(parts, values, shown), jumps=_jumps(parts, values)),
+        replace(
+            unchecked,
+            anchor=_anchor(parts, values, shown),
+            jumps=_jumps(parts, unchecked.sample_values()),
+        ),
         parts,
         shown,
     )
@@ -234,15 +239,16 @@ def _anchor(parts: Sequence[_Part], values: Mapping[str, float], shown: str) -> 
     raise ConfigError(f"{shown!r} has no finite value for |x| < 5.6", where="the function")
 
 
-def _jumps(parts: Sequence[_Part], values: Mapping[str, float]) -> tuple[Jump, ...]:
+def _jumps(parts: Sequence[_Part], samples: Sequence[Mapping[str, float]]) -> tuple[Jump, ...]:
+    """The jumps between neighbours, also those that are 0 at the initial values of the parameters."""
     jumps = []
     for before, after in itertools.pairwise(parts):
         knot = parse_interval(before.where).high
         if knot is None:
             continue
         sides = [_at(part, knot) for part in (before, after)]
-        left, right = (_value(side, values) for side in sides)
-        if abs(right - left) > _NEAR * (1 + abs(right) + abs(left)):
+        heights = [[_value(side, values) for side in sides] for values in samples]
+        if any(abs(b - a) > _NEAR * (1 + abs(a) + abs(b)) for a, b in heights):
             jumps.append(Jump(at=knot, by=f"({sides[1]}) - ({sides[0]})"))
     return tuple(jumps)
 
@@ -287,4 +293,4 @@ def _text(slope: Expr) -> str:
     text = str(slope.replace(sympy.DiracDelta, lambda *_: sympy.Integer(0)))
     for name, spelled in _SPELLED.items():
         text = text.replace(f"{name}(", f"{spelled}(")
-    return text
+    return re.sub(r"\bE\b", "exp(1)", text)  # SymPy's name of the number

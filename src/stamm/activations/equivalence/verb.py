@@ -103,7 +103,7 @@ def _spec(things: Sequence[Any], gradient: bool, declared: Sequence[str]) -> Spe
     if specs or named:
         if len(things) > 1 or gradient or declared:
             raise ConfigError(
-                f"{(specs or named)[0] if named else specs[0].name!r} is a complete activation",
+                f"{(named or [specs[0].name])[0]!r} is a complete activation",
                 fix="Give it alone, without --gradient, --parameter and other pieces",
             )
         return specs[0] if specs else load_spec(named[0])
