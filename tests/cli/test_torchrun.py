@@ -18,20 +18,22 @@ pytestmark = pytest.mark.slow  # each test needs whole runs
 
 
 def test_two_processes_train_what_one_trains(place: Place) -> None:
+    # At the recipe's own rate, 3e-3, some steps multiply rounding errors by a thousand: with one
+    # seed the norms differ by 1e-3. At this one they agree to 5e-7.
+    rate = "schedule.peak=1e-3"
     for done in (
-        place.run(1, "one"),
-        place.torchrun("data", "micro_batch=1"),
-        place.run(2, "context", "engine.parallel.context=2"),
-        place.run(2, "replicas", "engine.parallel.replicas=2"),
+        place.run(1, "one", rate),
+        place.torchrun("data", "micro_batch=1", rate),
+        place.run(2, "context", "engine.parallel.context=2", rate),
+        place.run(2, "replicas", "engine.parallel.replicas=2", rate),
     ):
         assert done.returncode == 0, done.stderr[-3000:]
     reference = place.metrics("one")
     for out in ("data", "context", "replicas"):
         found = place.metrics(out)
-        # The norm follows the order of sums more closely: 2.4e-4 at one of 30 steps on an AMD EPYC.
-        for key, tolerance in (("train/loss_nats", 1e-4), ("optim/gradient_norm", 1e-3)):
+        for key in ("train/loss_nats", "optim/gradient_norm"):
             expected = [line[key] for line in reference]
-            assert [line[key] for line in found] == pytest.approx(expected, rel=tolerance)
+            assert [line[key] for line in found] == pytest.approx(expected, rel=1e-5)
         for key in ("tokens", "train/kept_tokens", "optim/learning_rate"):
             assert [line[key] for line in found] == [line[key] for line in reference]
         assert (place.folder / out / "report.html").is_file()
