@@ -230,6 +230,15 @@ class Comparison:
                 ),
             )
         self.matched_arms()
+        if self.tuning.shape_factors:
+            validate(
+                self.tuning,
+                (
+                    "shape_factors",
+                    any(map(_has_shape_factor, self.runs().values())),
+                    "are set, but no arm has trained shapes whose rate they change",
+                ),
+            )
 
     def baseline_arm(self) -> Arm:
         """The arm that the others are compared with."""

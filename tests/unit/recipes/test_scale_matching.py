@@ -135,3 +135,9 @@ def test_an_activation_that_overflows_has_no_scale() -> None:
         ConfigError, match="arm symexp: the scale cannot be matched: symexp overflows"
     ):
         replace(large, matched=EqualParameters(scale=EqualStart()))
+
+
+def test_factors_that_no_arm_reads_are_refused() -> None:
+    config = claim(ARMS[:2], "swiglu")
+    with pytest.raises(ConfigError, match="no arm has trained shapes"):
+        replace(config, tuning=Tuning(shape_factors=(1.0, 10.0)))
