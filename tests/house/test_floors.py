@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import subprocess
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,3 +255,17 @@ def test_packages_only_re_export() -> None:
             if not (docstring or lazy or plain):
                 wrong.append(f"{file.relative_to(SOURCE)}:{node.lineno}")
     assert not wrong, wrong
+
+
+def test_every_file_of_the_package_is_installed_with_it() -> None:
+    """An editable install reads files that a wheel would lack."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = declared["tool"]["setuptools"]["package-data"]["stamm"]
+    installed = {path for pattern in patterns for path in SOURCE.glob(pattern)}
+    tracked = subprocess.run(
+        ["git", "ls-files", "src/stamm"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    missing = [
+        name for name in tracked if not name.endswith(".py") and ROOT / name not in installed
+    ]
+    assert tracked and not missing
