@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from stamm.activations import catalog
+from stamm.activations.board.gpu_targets import gpu_runs
 from stamm.activations.board.library import Library, LibraryFunction
 from stamm.activations.board.measure import Inputs, errors_at, inputs_of
 from stamm.activations.board.records import (
@@ -88,7 +89,7 @@ def measure_board(
     runtimes: list[RuntimeRecord] = []
     target_rows: list[TargetRow] = []
     primitives: list[PrimitiveRow] = []
-    runs = {run.target: run for run in RUNS}
+    runs = {run.target: run for run in (*RUNS, *gpu_runs())}
     for target in (ROUNDED, *targets):
         runtime, measured_rows, measured = board.of(target, targets.get(target), runs.get(target))
         runtimes.append(runtime)
