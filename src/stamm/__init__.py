@@ -7,6 +7,7 @@ The public interface for Python, imported on first use: `import stamm` loads no 
     sample, score                    completions of prompts; rewards of answers
     export, release, verify, report  write a model, a release, a page; check a release
     derive, emit, check              an activation from its gradient, in other languages; proofs and accuracy
+    check_claim, compare_samples     loss logs, and logs of single items, of other projects
     like                 the known activations that a function equals, or is near
     open_run             read a run folder
     swap, parameter_groups, StammCallback            an activation in any model of transformers, and its training
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
     from stamm.align.verb import sample, score
     from stamm.audit.verb import audit
     from stamm.base.errors import ConfigError, DataError, RunError, StammError
+    from stamm.compare.claim import check_claim
     from stamm.compare.verb import compare
+    from stamm.evaluate.log_comparison import compare_samples
     from stamm.evaluate.verb import evaluate
     from stamm.export.verb import export
     from stamm.losses.config import Goldfish
@@ -83,7 +86,9 @@ __all__ = [
     "activations",
     "audit",
     "check",
+    "check_claim",
     "compare",
+    "compare_samples",
     "derive",
     "emit",
     "evaluate",
@@ -126,6 +131,8 @@ _MODULE_OF = {
     "Tokenizer": "tokenizer.tokenizer",
     "activation": "activations.module:build_activation",
     "check": "activations.conformance.verb",
+    "check_claim": "compare.claim",
+    "compare_samples": "evaluate.log_comparison",
     "derive": "activations.verb",
     "emit": "activations.emitters.verb",
     "generate": "models.generate:greedy",

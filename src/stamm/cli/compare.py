@@ -6,14 +6,18 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
+from stamm.base.errors import ConfigError, visible
 from stamm.base.shutdown import interrupt_delayed
 from stamm.base.units import bytes_text, flops_text
 from stamm.cli import run as running
 from stamm.cli.output import print_table, print_text
 from stamm.models.flops import count_parameters
+from stamm.pages.text import one_line
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.compare import Comparison
 from stamm.recipes.matching import EqualTime, output_deviation
+
+SAMPLES = "samples"
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -25,7 +29,10 @@ def run(options: argparse.Namespace, verb: str) -> int:
     """Execute the comparison and print its verdict; with --dry-run print its runs and their cost.
 
     With folders of finished comparisons: print their differences by size, with a fitted trend.
+    With "samples" and two logs of another evaluation tool: print the differences of their items.
     """
+    if options.recipe == SAMPLES and not Path(SAMPLES).exists():
+        return _compare_samples(options)
     with interrupt_delayed():
         from stamm.compare.verb import compare
     if (Path(options.recipe) / "config.json").is_file():
@@ -40,6 +47,52 @@ def run(options: argparse.Namespace, verb: str) -> int:
         assert isinstance(execution.recipe.config, Comparison)
         print()
         _print_cost(execution.recipe.config)
+    return 0
+
+
+def _compare_samples(options: argparse.Namespace) -> int:
+    from stamm.evaluate.log_comparison import compare_samples
+
+    ignored = [
+        flag
+        for flag, value in (
+            ("--out", options.out),
+            ("--dry-run", options.dry_run),
+            ("--restart", options.restart),
+            ("--jobs", options.jobs > 1),
+        )
+        if value
+    ]
+    places = [word for word in options.changes if "=" not in word]
+    settings = dict(word.split("=", 1) for word in options.changes if "=" in word)
+    unknown = [name for name in settings if name not in ("metric", "cluster")]
+    if len(places) != 2 or ignored or unknown:
+        raise ConfigError(
+            f"{', '.join(ignored + unknown)} is not read here"
+            if ignored or unknown
+            else f"{len(places)} logs are named",
+            fix="stamm compare samples FIRST SECOND [metric=NAME] [cluster=FIELD]",
+        )
+    report = compare_samples(places[0], places[1], **settings)
+    print_table(
+        ("task", "metric", "first", "second", "difference", "± 95 %", "p, Holm", "shown", "smallest shown", "items"),
+        [
+            (
+                one_line(row.task, 60), one_line(row.metric, 60), f"{row.first:.4f}", f"{row.second:.4f}",
+                f"{row.difference:+.4f}", f"{row.half_width:.4f}", f"{row.adjusted:.3g}",
+                "yes" if row.is_shown else "no",
+                "nothing" if row.smallest is None else f"{row.smallest:.4f}", f"{row.items:,}",
+            )
+            for row in report.differences
+        ],
+        wrap=True,
+    )  # fmt: skip
+    print_text(
+        "",
+        "Second minus first over the same items; standard errors over clusters of items; p of the paired t test,"
+        f" after Holm's correction over {len(report.differences)} tests. Smallest shown: with power 0.8.",
+        *(visible(note, 300) for note in report.notes),
+    )
     return 0
 
 

@@ -47,7 +47,7 @@ extern "C" void run_{name}(long count, const float *given, float *results) {{
 
 
 def gpu_runs() -> tuple[TargetRun, ...]:
-    """What replaces the runs of the same names on the CPU; () without a GPU of NVIDIA."""
+    """Runs in place of those of the same names on the CPU; () without a GPU of NVIDIA."""
     if torch.version.cuda is None or not torch.cuda.is_available():
         return ()
     device = torch.cuda.get_device_name()
