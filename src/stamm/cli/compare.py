@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from stamm.base.errors import ConfigError, visible
+from stamm.base.files import sha256_file, write_json
 from stamm.base.shutdown import interrupt_delayed
 from stamm.base.units import bytes_text, flops_text
 from stamm.cli import run as running
@@ -16,8 +18,9 @@ from stamm.pages.text import one_line
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.compare import Comparison
 from stamm.recipes.matching import EqualTime, output_deviation
+from stamm.statistics.estimates import MeanInterval
 
-SAMPLES = "samples"
+SAMPLES, PREDICT = "samples", "predict="
 
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -38,6 +41,9 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if (Path(options.recipe) / "config.json").is_file():
         from stamm.compare.sizes import COLUMNS, trends
 
+        wanted = [word for word in options.changes if word.startswith(PREDICT)]
+        if wanted:
+            return _predict(options, wanted)
         points = compare(options.recipe, *options.changes).sizes
         print_table(list(COLUMNS), [list(point.cells()) for point in points])
         print_text(*trends(points))
@@ -48,6 +54,45 @@ def run(options: argparse.Namespace, verb: str) -> int:
         print()
         _print_cost(execution.recipe.config)
     return 0
+
+
+def _predict(options: argparse.Namespace, wanted: Sequence[str]) -> int:
+    """Print losses at a point that was not run; with --out write them, to be measured afterwards."""
+    from stamm.compare.prediction import loss_points, point_of, predict_losses
+
+    if len(wanted) > 1:
+        raise ConfigError("predict is set twice", fix="Set it once")
+    parameters, tokens = point_of(wanted[0].removeprefix(PREDICT))
+    folders = [options.recipe, *(word for word in options.changes if word not in wanted)]
+    baseline, points = loss_points([Path(folder) for folder in folders])
+    prediction = predict_losses(points, baseline, parameters, tokens)
+    print_table(
+        ("arm", "bits per byte", "95 %", f"minus {prediction.baseline}", "95 %", "E", "alpha", "beta", "residual"),
+        [
+            (
+                one_line(arm.arm, 40), f"{arm.loss.mean:.4f}", _ends(arm.loss),
+                "" if arm.difference is None else f"{arm.difference.mean:+.4f}",
+                "" if arm.difference is None else _ends(arm.difference),
+                f"{arm.law.floor:.3f}", f"{arm.law.parameter_power:.3f}", f"{arm.law.token_power:.3f}",
+                f"{arm.residual:.4f}",
+            )
+            for arm in prediction.arms
+        ],
+        wrap=True,
+    )  # fmt: skip
+    print_text(
+        "",
+        f"Fitted to {len(prediction.comparisons)} comparisons by E + A / N^alpha + B / D^beta; intervals over seeds, if that law holds.",
+    )
+    if options.out:
+        path = Path(options.out)
+        write_json(path, asdict(prediction))
+        print_text(f"{path}  SHA-256 {sha256_file(path)}")
+    return 0
+
+
+def _ends(interval: MeanInterval) -> str:
+    return f"{interval.low:.4f} to {interval.high:.4f}"
 
 
 def _compare_samples(options: argparse.Namespace) -> int:
