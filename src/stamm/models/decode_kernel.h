@@ -158,28 +158,40 @@ struct Product {
   int64_t step;  // from a row of y to the next
 };
 constexpr int64_t block_rows = 4, piece = 16;
-constexpr int tile_rows = wide / block_rows;  // of x: sums of a tile fill one vector
+constexpr int tile_rows = wide / block_rows;  // of x: the sums of a tile fill one vector
 
-// sums[4 m + r] = x[m] . weight[r]. A sum has the same bits for every M, and packed or not.
-template <int M>
+// sums[4 m + r] = x[m] . weight[r]. A sum has the same bits for every M, and packed or not. Meanwhile
+// fetches `lines` of 64 bytes for every piece: of the next block, which is not read before all tiles
+// of this one are computed.
+template <int M, int lines>
 inline void tile(const float* const* weight, int64_t step, const float* x, int64_t x_step,
-                 int64_t inputs, float* sums) {
+                 int64_t inputs, float* sums, const char* next, int64_t next_step) {
   V part[wide] = {};
-  for (int64_t i = 0; i < inputs; i += piece) {
+  for (int64_t i = 0; i < inputs; i += piece, next += next_step) {
 #pragma GCC unroll 4
     for (int64_t j = 0; j < piece; j += wide) {
       V w[block_rows];
 #pragma GCC unroll 4
       for (int r = 0; r < block_rows; ++r) w[r] = at(weight[r] + i / piece * step + j);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int m = 0; m < M; ++m) {
         const V given = at(x + m * x_step + i + j);
 #pragma GCC unroll 4
         for (int r = 0; r < block_rows; ++r) part[m * block_rows + r] += given * w[r];
       }
     }
+#pragma GCC unroll 2
+    for (int line = 0; line < lines; ++line) __builtin_prefetch(next + 64 * line, 0, 2);
   }
   store(lane_sums(part), sums);
+}
+using Tile = void(const float* const*, int64_t, const float*, int64_t, int64_t, float*, const char*,
+                  int64_t);
+template <int M = tile_rows>
+inline Tile* pick(int64_t tall, int64_t tiles) {
+  if constexpr (M > 1)
+    if (tall < M) return pick<M - 1>(tall, tiles);
+  return tiles == 1 ? tile<M, 0> : tiles < 4 ? tile<M, 2> : tile<M, 1>;
 }
 
 // Outputs o .. o + 3 of all rows of x.
@@ -191,14 +203,13 @@ inline void multiply_block(const Product& p, int64_t o, const float* x, int64_t 
                                      : std::min(o + r, a.outputs - 1) * a.inputs);
   const int64_t step = a.packed ? block_rows * piece : piece;
   const int64_t count = std::min(block_rows, a.outputs - o);
-  for (int64_t m = 0; m < rows; m += tile_rows) {
-    const int64_t tall = std::min<int64_t>(tile_rows, rows - m);
-    const float* from = x + m * x_step;
+  const int64_t tiles = (rows + tile_rows - 1) / tile_rows;
+  const int64_t next_step = block_rows * piece * sizeof(float) / tiles;
+  const char* next = reinterpret_cast<const char*>(a.weight + (o + block_rows) * a.inputs);
+  for (int64_t n = 0; n < tiles; ++n, next += a.inputs / piece * next_step) {
+    const int64_t m = rows * n / tiles, tall = rows * (n + 1) / tiles - m;
     float sums[wide];
-    if (tall == tile_rows) tile<tile_rows>(weight, step, from, x_step, a.inputs, sums);
-    else if (tall == 1) tile<1>(weight, step, from, x_step, a.inputs, sums);
-    else if (tall == 2) tile<std::min(2, tile_rows)>(weight, step, from, x_step, a.inputs, sums);
-    else tile<std::min(3, tile_rows)>(weight, step, from, x_step, a.inputs, sums);
+    pick(tall, tiles)(weight, step, x + m * x_step, x_step, a.inputs, sums, next, next_step);
     for (int64_t k = 0; k < tall; ++k) {
       float* y = p.y + (m + k) * p.step + o;
       for (int64_t r = 0; r < count; ++r)

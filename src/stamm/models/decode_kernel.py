@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stamm.activations.fused import build
+from stamm.activations.fused.operation import report_once
 from stamm.base.autotune import measured
 from stamm.base.errors import ConfigError, RunError
 from stamm.models.attention_mask import cache_mask
@@ -268,10 +269,14 @@ def build_stack(weights: StackWeights, rows: int) -> DecodeStack:
     """The faster step for a decoder and a number of rows; torch's where the kernel cannot be used.
 
     Edge     measured once on a machine for each shape and number of rows, of at most 16; kept in the
-             cache folder
+             cache folder. Where the kernel cannot be built, the reason is reported once
     """
-    usable = is_supported(weights) and unavailable_reason() is None
-    return _KINDS[_chosen(weights, rows) if usable else "torch"](weights)
+    if not is_supported(weights):
+        return TorchStack(weights)
+    if (reason := unavailable_reason()) is not None:
+        report_once(f"torch computes the steps of decoding, more slowly: {reason}")
+        return TorchStack(weights)
+    return _KINDS[_chosen(weights, rows)](weights)
 
 
 _KINDS: dict[str, Callable[[StackWeights], DecodeStack]] = {
