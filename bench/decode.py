@@ -10,7 +10,7 @@ by round, and the processor time of the steps alone counts. Before they are time
 Models: "llama" is SwiGLU, "apertus" xIELU with QK-norm.
 
 Run      python -m bench.decode [--models llama apertus] [--sizes 17M 110M] [--rows 1 2 4 8] [--threads 1]
-         [--rounds 9] [--tokens 64] [--capability avx2] [--out FILE.jsonl]
+         [--rounds 9] [--tokens 64] [--out FILE.jsonl]; with the variables of `bench.capability` for AVX2
 Prints   medians and ratios; with --out appends one JSON line per model and number of rows, with the
          machine and the commit
 """
@@ -20,8 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.capability import NATIVE, VARIABLES, check, environment_of, processor_facts
+from bench.capability import processor_facts
 from bench.trainers import Size, model_config
 from stamm.export.gguf_file import write_gguf
 from stamm.export.gguf_tokenizer import GgufTokenizer
@@ -50,7 +48,7 @@ SIZES = {
 PROMPT = 32  # tokens
 CLOSE = 1e-4  # of the largest logit
 GOAL = 1.05
-Arm = Callable[[Tensor], float]
+Arm = Callable[[list[int]], tuple[float, Tensor]]
 
 
 def write_model(path: Path, decoder: Decoder) -> None:
@@ -58,7 +56,14 @@ def write_model(path: Path, decoder: Decoder) -> None:
     words = [f"w{index}" for index in range(decoder.config.vocab_size)]
     types = [3 if index < 3 else 1 for index in range(len(words))]  # control, normal
     tokenizer = GgufTokenizer(
-        pre="gpt-2", tokens=words, types=types, merges=["w 0"], begin=1, pad=0, add_begin=False, ends=[2]
+        pre="gpt-2",
+        tokens=words,
+        types=types,
+        merges=["w 0"],
+        begin=1,
+        pad=0,
+        add_begin=False,
+        ends=[2],
     )
     write_gguf(path, tokenizer, decoder, "F32")
 
@@ -122,9 +127,7 @@ def measured(name: str, size: str, options: argparse.Namespace) -> list[dict[str
         path = Path(folder) / "model.gguf"
         write_model(path, decoder)
         for rows in options.rows:
-            arms: dict[str, Callable[[list[int]], tuple[float, Tensor]]] = {
-                "stamm": Stamm(decoder, rows, prompt)
-            }
+            arms: dict[str, Arm] = {"stamm": Stamm(decoder, rows, prompt)}
             if rows == 1:
                 arms["llama.cpp"] = Llama(path, prompt, longest)
             arms["torch"] = by_torch(decoder, rows, prompt)
@@ -141,12 +144,7 @@ def measured(name: str, size: str, options: argparse.Namespace) -> list[dict[str
     return [facts | line for line in lines]
 
 
-def timed(
-    arms: dict[str, Callable[[list[int]], tuple[float, Tensor]]],
-    tokens: list[int],
-    rounds: int,
-    name: str,
-) -> dict[str, Any]:
+def timed(arms: dict[str, Arm], tokens: list[int], rounds: int, name: str) -> dict[str, Any]:
     """Milliseconds of a step, of each arm and round after one that is not counted, and ratios."""
     expected = arms["stamm"](tokens)[1]
     for arm, run in arms.items():
@@ -171,16 +169,16 @@ def timed(
 def main() -> None:
     """Take turns and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--models", nargs="+", choices=("llama", "apertus"), default=["llama", "apertus"])
+    parser.add_argument(
+        "--models", nargs="+", choices=("llama", "apertus"), default=["llama", "apertus"]
+    )
     parser.add_argument("--sizes", nargs="+", choices=tuple(SIZES), default=["17M", "110M"])
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 2, 4, 8])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--capability", choices=tuple(VARIABLES), default=NATIVE)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-
 
     torch.set_num_threads(options.threads)
     facts = processor_facts()

@@ -46,7 +46,9 @@ _LANES = 16  # of the widest vector
 _BLOCK = 4  # rows of a packed matrix, that alternate
 _WIDEST = 512  # head width
 _PROBED = (16, 128)  # most rows, and columns, of the measurement
-_PACKED_MODEL = 2**27  # numbers of the matrices of the largest model that is packed: a copy in memory
+_PACKED_MODEL = (
+    2**27
+)  # numbers of the matrices of the largest model that is packed: a copy in memory
 _POINTERS, _WHOLES = ctypes.c_void_p, ctypes.c_int64
 _PASS = ctypes.CFUNCTYPE(
     None, *[_POINTERS] * 2, _WHOLES, _WHOLES, *[_POINTERS] * 3, ctypes.c_int

@@ -84,7 +84,11 @@ class DecodeStep:
         self.lengths = [0] * rows
         self._embedding = decoder.model.embed_tokens.weight
         weights = StackWeights.of(decoder)
-        self._stack, self._shape, self._head = build_stack(weights, rows), weights.shape, weights.head
+        self._stack, self._shape, self._head = (
+            build_stack(weights, rows),
+            weights.shape,
+            weights.head,
+        )
         self._num_layers = len(weights.layers)
         self._position_B = torch.zeros(rows, dtype=torch.int64, device=self._head.device)
         self._column = 0  # that the next token writes
