@@ -34,8 +34,7 @@ from bench.trainers import Size, model_config
 from stamm.export.gguf_file import write_gguf
 from stamm.export.gguf_tokenizer import GgufTokenizer
 from stamm.export.llama_cpp import LlamaCpp
-from stamm.models import decode_step
-from stamm.models.decode_layer import TorchStack
+from stamm.models.decode_layer import StackWeights, TorchStack
 from stamm.models.decode_step import DecodeStep, run_prompts
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.flops import count_parameters
@@ -69,11 +68,16 @@ def write_model(path: Path, decoder: Decoder) -> None:
 
 
 class Stamm:
-    """Rows of one decoder; each decodes the same tokens."""
+    """Rows of one decoder; each decodes the same tokens.
 
-    def __init__(self, decoder: Decoder, rows: int, prompt: list[int]) -> None:
+    kernel   False: by torch's operations
+    """
+
+    def __init__(self, decoder: Decoder, rows: int, prompt: list[int], kernel: bool) -> None:
         self._states = run_prompts(decoder, [prompt])
         self._step, self._rows = DecodeStep(decoder, rows), rows
+        if not kernel:
+            self._step._stack = TorchStack(StackWeights.of(decoder))
 
     def __call__(self, tokens: list[int]) -> tuple[float, Tensor]:
         """Processor seconds of the steps, and the first row's logits after the last."""
@@ -102,16 +106,6 @@ class Llama:
         return time.process_time() - began, torch.from_numpy(logits_1V)[0]
 
 
-def by_torch(decoder: Decoder, rows: int, prompt: list[int]) -> Stamm:
-    """`Stamm` with torch's operations."""
-    kernel = decode_step.build_stack
-    decode_step.build_stack = lambda weights, _: TorchStack(weights)
-    try:
-        return Stamm(decoder, rows, prompt)
-    finally:
-        decode_step.build_stack = kernel
-
-
 def measured(name: str, size: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The times of all arms on one model, by number of rows.
 
@@ -127,10 +121,10 @@ def measured(name: str, size: str, options: argparse.Namespace) -> list[dict[str
         path = Path(folder) / "model.gguf"
         write_model(path, decoder)
         for rows in options.rows:
-            arms: dict[str, Arm] = {"stamm": Stamm(decoder, rows, prompt)}
+            arms: dict[str, Arm] = {"stamm": Stamm(decoder, rows, prompt, True)}
             if rows == 1:
                 arms["llama.cpp"] = Llama(path, prompt, longest)
-            arms["torch"] = by_torch(decoder, rows, prompt)
+            arms["torch"] = Stamm(decoder, rows, prompt, False)
             lines.append(timed(arms, tokens, options.rounds, f"{name} {size}") | {"rows": rows})
     facts = {
         "benchmark": "decode",

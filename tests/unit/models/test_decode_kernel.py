@@ -77,14 +77,15 @@ def by_torch(given: Given, dtype: torch.dtype = torch.float32) -> Attended:
     """Outputs, and the keys and values that are appended."""
     shape, rows = given.shape, len(given.lengths)
     heads = given.qkv.to(dtype).view(rows, -1, shape.width)
-    turned, values = heads.split([shape.heads + shape.kv_heads, shape.kv_heads], dim=1)
+    count = shape.heads + shape.kv_heads
+    turned, values = heads[:, :count], heads[:, count:]
     if given.norm is not None:
         turned = F.rms_norm(turned, (shape.width,), None, given.norm.eps)
         turned = turned * given.norm.weight.to(dtype)
     cosine, sine = (x[:, None] for x in rotation(given.frequencies, given.lengths, dtype))
     low, high = turned.chunk(2, dim=-1)
     turned = turned * cosine + torch.cat((-high, low), dim=-1) * sine
-    queries, keys = turned.split([shape.heads, shape.kv_heads], dim=1)
+    queries, keys = turned[:, : shape.heads], turned[:, shape.heads :]
     y = torch.empty(rows, shape.heads, shape.width, dtype=dtype)
     for row, length in enumerate(given.lengths.tolist()):
         seen, group = slice(given.column - length, given.column), shape.heads // shape.kv_heads
@@ -249,7 +250,7 @@ def varied(name: str) -> Decoder:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() < 2:
-                parameter += 0.2 * torch.randn(parameter.shape, generator=random)
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=random))
     return model
 
 

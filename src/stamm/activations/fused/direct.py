@@ -232,19 +232,19 @@ def forward_pass(calls: DirectCalls, parameters: Sequence[Tensor]) -> ForwardPas
     form = built_form(calls.form)
     name: PassName = "forward" if form.layout == "plain" else "gated_forward"
     computing = form.computing(torch.empty(0, dtype=torch.float32, device="cpu"))
-    by_column = any(p.numel() > 1 for p in parameters)
+    width = max((p.numel() for p in parameters), default=1)
     try:
         function = cpu.function_of(
-            name, form.kernel, form.fixed, computing, torch.float32, by_column
+            name, form.kernel, form.fixed, computing, torch.float32, width > 1
         )
     except RunError as error:
         report_unbuilt(calls.form, error)
         return None
     address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
     assert address is not None
-    rows = torch.broadcast_tensors(*(p.detach().double().reshape(-1) for p in parameters))
+    rows = [p.detach().double().reshape(-1).expand(width) for p in parameters]
     given = torch.stack(rows) if rows else torch.empty(0, dtype=torch.float64, device="cpu")
-    return ForwardPass(address, given, by_column)
+    return ForwardPass(address, given, width > 1)
 
 
 def prepare() -> None:
