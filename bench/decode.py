@@ -34,8 +34,8 @@ from bench.trainers import Size, model_config
 from stamm.export.gguf_file import write_gguf
 from stamm.export.gguf_tokenizer import GgufTokenizer
 from stamm.export.llama_cpp import LlamaCpp
-from stamm.models.decode_layer import StackWeights, TorchStack
-from stamm.models.decode_step import DecodeStep, run_prompts
+from stamm.models.decode_layer import TorchStack
+from stamm.models.decode_step import DecodeStep, run_prompts, stack_weights
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.flops import count_parameters
 
@@ -77,7 +77,7 @@ class Stamm:
         self._states = run_prompts(decoder, [prompt])
         self._step, self._rows = DecodeStep(decoder, rows), rows
         if not kernel:
-            self._step._stack = TorchStack(StackWeights.of(decoder))
+            self._step._stack = TorchStack(stack_weights(decoder), rows)
 
     def __call__(self, tokens: list[int]) -> tuple[float, Tensor]:
         """Processor seconds of the steps, and the first row's logits after the last."""

@@ -58,6 +58,12 @@ QUICK: dict[str, list[tuple[str, str]]] = {
         )
     ],
     "cpu": [("--quick --capability native --only attention --out OUT", "attention: ")],
+    "decode": [
+        (
+            "--models llama --sizes tiny --rows 1 --rounds 1 --tokens 2",
+            r"llama tiny +1 +\d+\.\d{3} +\d+\.\d{3} +\d+\.\d{3} +\d+\.\d\d",
+        )
+    ],
     "dedup": [
         ("recall MADE/texts.jsonl", r'"recall": 1\.0'),
         ("recall DEMO/rights.jsonl.zst --sample 20", r'"joined": 0\}'),

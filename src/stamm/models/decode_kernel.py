@@ -26,10 +26,10 @@ from torch import Tensor
 
 from stamm.activations.fused import build
 from stamm.activations.fused.operation import report_once
+from stamm.activations.module import build_activation
 from stamm.base.autotune import measured
 from stamm.base.errors import ConfigError, RunError
 from stamm.models.attention_mask import cache_mask
-from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.models.decode_layer import (
     DecodeStack,
     HeadShape,
@@ -38,7 +38,6 @@ from stamm.models.decode_layer import (
     StackWeights,
     TorchStack,
 )
-from stamm.models.decoder import build_decoder
 from stamm.models.rope import rotation
 
 _SOURCE = Path(__file__).with_name("decode_kernel.h")
@@ -46,16 +45,13 @@ _LANES = 16  # of the widest vector
 _BLOCK = 4  # rows of a packed matrix, that alternate
 _WIDEST = 512  # head width
 _PROBED = (16, 128)  # most rows, and columns, of the measurement
-_PACKED_MODEL = (
-    2**27
-)  # numbers of the matrices of the largest model that is packed: a copy in memory
 _POINTERS, _WHOLES = ctypes.c_void_p, ctypes.c_int64
 _PASS = ctypes.CFUNCTYPE(
     None, *[_POINTERS] * 2, _WHOLES, _WHOLES, *[_POINTERS] * 3, ctypes.c_int
 )  # of `pointwise.h`
 
 
-class Attention(ctypes.Structure):
+class AttentionPointers(ctypes.Structure):
     """Attention of a layer, as in the kernel."""
 
     _fields_ = (
@@ -65,31 +61,31 @@ class Attention(ctypes.Structure):
     )
 
 
-class _Matrix(ctypes.Structure):
+class _MatrixPointers(ctypes.Structure):
     _fields_ = (
         *((name, _POINTERS) for name in ("weight", "bias")),
         *((name, _WHOLES) for name in ("outputs", "inputs", "packed")),
     )
 
 
-class _Layer(ctypes.Structure):
+class _LayerPointers(ctypes.Structure):
     _fields_ = (
-        ("attention", Attention),
+        ("attention", AttentionPointers),
         *((name, _POINTERS) for name in ("attention_norm", "ffn_norm")),
         *((name, ctypes.c_float) for name in ("attention_eps", "ffn_eps")),
-        *((name, _Matrix) for name in ("q", "k", "v", "out", "gate", "up", "down")),
+        *((name, _MatrixPointers) for name in ("q", "k", "v", "out", "gate", "up", "down")),
         *((name, _POINTERS) for name in ("activation", "parameters")),
         ("by_column", _WHOLES),
     )
 
 
-class _Stack(ctypes.Structure):
+class _StackPointers(ctypes.Structure):
     _fields_ = (
-        ("layers", ctypes.POINTER(_Layer)),
+        ("layers", ctypes.POINTER(_LayerPointers)),
         *((name, _WHOLES) for name in ("count", "rows", "d_model")),
         ("norm", _POINTERS),
         ("eps", ctypes.c_float),
-        ("head", _Matrix),
+        ("head", _MatrixPointers),
         *((name, _POINTERS) for name in ("normal", "added", "qkv", "attended", "gate", "up")),
     )
 
@@ -98,7 +94,7 @@ class FusedStack:
     """The step by the kernel.
 
     Needs    `unavailable_reason()` is None, and `is_supported` for the weights
-    Memory   for a model of up to 134 million numbers in matrices these again, in another order
+    Memory   of a model that `is_small` the matrices again, in another order
     Bits     of a row the same whatever other rows hold and however many there are, with any number of
              threads
     Raises   ConfigError for tensors that do not fit what is bound
@@ -108,7 +104,7 @@ class FusedStack:
         self._weights, self._pages = weights, _Pages(weights)
         self._kept: list[Any] = []  # what the structures point to
         self._raised: list[BaseException] = []
-        self._layers = (_Layer * len(weights.layers))(*map(self._layer, weights.layers))
+        self._layers = (_LayerPointers * len(weights.layers))(*map(self._layer, weights.layers))
         self._head = self._matrix(weights.head)
 
     def bind(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
@@ -137,9 +133,9 @@ class FusedStack:
         ):
             norm = _qk_norm(weights.qk_norm, shape)
             pointers = norm[0], rest[0], k.data_ptr(), v.data_ptr(), rest[1]
-            layer.attention = Attention(*pointers, *sizes, norm[1])
+            layer.attention = AttentionPointers(*pointers, *sizes, norm[1])
         self._x_shape = torch.Size((rows, d_model))
-        self._stack = _Stack(
+        self._stack = _StackPointers(
             self._layers,
             len(self._layers),
             rows,
@@ -173,14 +169,14 @@ class FusedStack:
     def _norm(self) -> Norm:
         return self._weights.norm
 
-    def _layer(self, weights: LayerWeights) -> _Layer:
+    def _layer(self, weights: LayerWeights) -> _LayerPointers:
         d_model = self._norm.weight.shape
         norms = weights.attention_norm, weights.ffn_norm
         biases = weights.biases or (None,) * 3
         qkv = [self._matrix(w, b) for w, b in zip(weights.projections, biases, strict=True)]
-        gate = _Matrix() if weights.gate is None else self._matrix(weights.gate)
-        return _Layer(
-            Attention(),
+        gate = _MatrixPointers() if weights.gate is None else self._matrix(weights.gate)
+        return _LayerPointers(
+            AttentionPointers(),
             *(_checked(norm.weight, d_model).data_ptr() for norm in norms),
             *(norm.eps for norm in norms),
             *qkv,
@@ -191,13 +187,15 @@ class FusedStack:
             *self._activation(weights),
         )
 
-    def _matrix(self, weight_OI: Tensor, bias_O: Tensor | None = None) -> _Matrix:
+    def _matrix(self, weight_OI: Tensor, bias_O: Tensor | None = None) -> _MatrixPointers:
         kept, packed = self._pages.packed(weight_OI), True
         if kept is None:
             kept, packed = _checked(weight_OI, weight_OI.shape), False
         bias = None if bias_O is None else _checked(bias_O, weight_OI.shape[:1]).data_ptr()
         self._kept.append(kept)
-        return _Matrix(kept.data_ptr(), bias, len(weight_OI), _padded(weight_OI.shape[1]), packed)
+        return _MatrixPointers(
+            kept.data_ptr(), bias, len(weight_OI), _padded(weight_OI.shape[1]), packed
+        )
 
     def _activation(self, weights: LayerWeights) -> tuple[Any, int | None, bool]:
         """Function, parameters, and whether each column has its own."""
@@ -230,12 +228,11 @@ class _Pages:
     """
 
     def __init__(self, weights: StackWeights) -> None:
-        matrices = [weights.head]
-        for layer in weights.layers:
-            blocks = (layer.out, layer.up, layer.down, layer.gate)
-            matrices += [*layer.projections, *(w for w in blocks if w is not None)]
-        small = sum(w.numel() for w in matrices) <= _PACKED_MODEL
-        chosen = [w for w in matrices if small or w.shape[1] % _LANES or not w.is_contiguous()]
+        chosen = [
+            w
+            for w in weights.matrices
+            if weights.is_small or w.shape[1] % _LANES or not w.is_contiguous()
+        ]
         self._chosen = {w.data_ptr() for w in chosen}
         self._used = 0
         size = 4 * sum(_packed_size(w) for w in chosen) or mmap.PAGESIZE
@@ -274,15 +271,15 @@ def build_stack(weights: StackWeights, rows: int) -> DecodeStack:
              cache folder. Where the kernel cannot be built, the reason is reported once
     """
     if not is_supported(weights):
-        return TorchStack(weights)
+        return TorchStack(weights, rows)
     if (reason := unavailable_reason()) is not None:
         report_once(f"torch computes the steps of decoding, more slowly: {reason}")
-        return TorchStack(weights)
-    return _KINDS[_chosen(weights, rows)](weights)
+        return TorchStack(weights, rows)
+    return _KINDS[_chosen(weights, rows)](weights, rows)
 
 
-_KINDS: dict[str, Callable[[StackWeights], DecodeStack]] = {
-    "stamm": FusedStack,
+_KINDS: dict[str, Callable[[StackWeights, int], DecodeStack]] = {
+    "stamm": lambda weights, _: FusedStack(weights),
     "torch": TorchStack,
 }
 
@@ -303,17 +300,37 @@ def unavailable_reason() -> str | None:
     why = build.unavailable_reason()
     if why is not None:
         return why
-    config = DecoderConfig(
-        vocab_size=50, d_model=64, num_layers=1, num_heads=4, num_kv_heads=2, init_std=0.2,
-        ffn=PlainFFN(width=40, activation="relu"),
-    )  # fmt: skip
     try:
-        arms = _arms(StackWeights.of(build_decoder(config, seed=0)), 5)
+        arms = _arms(_example(), 5)
         output, expected = (arm() for arm in arms.values())
     except RunError as error:
         return error.line()
     agree = torch.allclose(output, expected, rtol=1e-4, atol=1e-4)
     return None if agree else "its results differ from torch's on this machine"
+
+
+def _example() -> StackWeights:
+    """Random weights of one layer, with grouped heads and widths that do not fill vectors."""
+    normal = partial(torch.randn, generator=torch.Generator().manual_seed(0))
+    layer = LayerWeights(
+        attention_norm=Norm(normal(64), 1e-5),
+        projections=[normal(64, 64), normal(32, 64), normal(32, 64)],
+        biases=[],
+        qk_norm=Norm(normal(6, 16), 1e-5),
+        out=normal(64, 64) / 8,
+        ffn_norm=Norm(normal(64), 1e-5),
+        gate=None,
+        up=normal(39, 64) / 8,
+        down=normal(64, 39) / 8,
+        activation=build_activation("relu"),
+    )
+    return StackWeights(
+        shape=HeadShape(4, 2, 16),
+        layers=[layer],
+        norm=Norm(normal(64), 1e-5),
+        head=normal(50, 64) / 8,
+        frequencies=normal(8).abs(),
+    )
 
 
 def _chosen(weights: StackWeights, rows: int) -> str:
@@ -334,7 +351,7 @@ def _arms(weights: StackWeights, rows: int) -> dict[str, Callable[[], Tensor]]:
     """One layer by both, for rows whose caches are half full on average."""
     random = torch.Generator().manual_seed(0)
     columns, shape = _PROBED[1], weights.shape
-    one = replace(weights, layers=weights.layers[:1], head=weights.head[:64])
+    probed = replace(weights, layers=weights.layers[:1], head=weights.head[:64])
     cache = rows, shape.kv_heads, columns, shape.width
     keys, values = (torch.randn(cache, generator=random) for _ in range(2))
     x_BD = torch.randn(rows, weights.head.shape[1], generator=random)
@@ -344,7 +361,7 @@ def _arms(weights: StackWeights, rows: int) -> dict[str, Callable[[], Tensor]]:
     def arm(stack: DecodeStack) -> Tensor:
         return stack(x_BD.clone(), position_B, mask_BC, columns - 1, columns - 1)
 
-    stacks = {name: kind(one) for name, kind in _KINDS.items()}
+    stacks = {name: kind(probed, rows) for name, kind in _KINDS.items()}
     for stack in stacks.values():
         stack.bind([keys.clone()], [values.clone()])
     return {name: partial(arm, stack) for name, stack in stacks.items()}

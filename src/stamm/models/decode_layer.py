@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from stamm.activations.module import Activation, GatedActivation
-from stamm.base.errors import ConfigError
-from stamm.models.decoder import Decoder, DecoderLayer
-from stamm.models.ffn import GatedFeedForward, PlainFeedForward
-from stamm.models.norm import RMSNorm
 from stamm.models.rope import rotation
+
+_PACKED_MATRIX = 2**18  # numbers of the smallest matrix that torch packs
+_PACKED_MODEL = 2**27  # numbers in matrices of the largest model that is packed: a copy in memory
 
 
 class Norm(NamedTuple):
@@ -42,7 +41,7 @@ class HeadShape:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWeights:
-    """What a step reads of a layer.
+    """Weights of a layer that a step reads.
 
     projections   of queries, keys and values; with their biases, or none
     gate          None in a plain block
@@ -59,32 +58,10 @@ class LayerWeights:
     down: Tensor
     activation: Activation | GatedActivation
 
-    @classmethod
-    def of(cls, layer: DecoderLayer, shape: HeadShape, dtype: torch.dtype) -> LayerWeights:
-        """The weights themselves; norms and biases in the dtype of the matrices."""
-        attention = layer.self_attn
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        biases = [p.bias for p in projections if p.bias is not None]
-        block: Any = layer.mlp
-        assert isinstance(block, (PlainFeedForward, GatedFeedForward))
-        gate = _weight(block.gate_proj) if isinstance(block, GatedFeedForward) else None
-        return cls(
-            attention_norm=_norm(layer.attention_layernorm, dtype),
-            projections=[_weight(projection) for projection in projections],
-            biases=[bias.detach().to(dtype) for bias in biases],
-            qk_norm=_qk_norm(layer, shape, dtype),
-            out=_weight(attention.o_proj),
-            ffn_norm=_norm(layer.feedforward_layernorm, dtype),
-            gate=gate,
-            up=_weight(block.up_proj),
-            down=_weight(block.down_proj),
-            activation=block.act_fn,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class StackWeights:
-    """What a step reads of a decoder.
+    """Weights of a decoder that a step reads.
 
     frequencies   radians per token, (E / 2,)
     """
@@ -95,25 +72,19 @@ class StackWeights:
     head: Tensor
     frequencies: Tensor
 
-    @classmethod
-    def of(cls, decoder: Decoder) -> StackWeights:
-        """The weights of a decoder.
+    @property
+    def matrices(self) -> list[Tensor]:
+        """All matrices but the embedding."""
+        matrices = [self.head]
+        for layer in self.layers:
+            blocks = (layer.out, layer.gate, layer.up, layer.down)
+            matrices += [*layer.projections, *(w for w in blocks if w is not None)]
+        return matrices
 
-        Raises   ConfigError for a matrix with an adapter
-        """
-        config, dtype = decoder.config, decoder.lm_head.weight.dtype
-        shape = HeadShape(config.num_heads, config.num_kv_heads, config.head_width)
-        layers = []
-        for layer in decoder.model.layers:
-            assert isinstance(layer, DecoderLayer)
-            layers.append(LayerWeights.of(layer, shape, dtype))
-        return cls(
-            shape=shape,
-            layers=layers,
-            norm=_norm(decoder.model.norm, dtype),
-            head=decoder.lm_head.weight.detach(),
-            frequencies=decoder.model.frequencies,
-        )
+    @property
+    def is_small(self) -> bool:
+        """Whether a step copies the matrices into another order."""
+        return sum(w.numel() for w in self.matrices) <= _PACKED_MODEL
 
 
 class DecodeStack(Protocol):
@@ -137,12 +108,20 @@ class DecodeStack(Protocol):
 
 
 class TorchStack:
-    """The step by torch's operations, on any device and in any dtype."""
+    """The step by torch's operations, on any device and in any dtype.
 
-    def __init__(self, weights: StackWeights) -> None:
+    rows     of the step
+
+    Memory   the matrices of queries, keys and values again; of a model that `is_small`, in float32 on a
+             CPU, all matrices again, rearranged for few rows
+    """
+
+    def __init__(self, weights: StackWeights, rows: int) -> None:
         shape, frequencies = weights.shape, weights.frequencies
-        self._weights, self._frequencies = weights, frequencies
-        self._layers = [_TorchLayer(layer, shape) for layer in weights.layers]
+        packed_rows = rows if weights.is_small else 0
+        self._norm, self._frequencies = weights.norm, frequencies
+        self._head = _product(weights.head, packed_rows)
+        self._layers = [_TorchLayer(layer, shape, packed_rows) for layer in weights.layers]
         self._sign_E = torch.ones(shape.width, device=frequencies.device)
         self._sign_E[: shape.width // 2] = -1
 
@@ -161,7 +140,7 @@ class TorchStack:
         turn = cosine_BE[:, None], (sine_BE * self._sign_E.to(sine_BE.dtype))[:, None]
         for layer in self._layers:
             x_BD = layer(x_BD, turn, mask_BGC, seen)
-        return F.linear(_normal(x_BD, self._weights.norm), self._weights.head)
+        return self._head(_normal(x_BD, self._norm))
 
 
 class _TorchLayer:
@@ -170,10 +149,13 @@ class _TorchLayer:
     keys: Tensor
     values: Tensor
 
-    def __init__(self, weights: LayerWeights, shape: HeadShape) -> None:
+    def __init__(self, weights: LayerWeights, shape: HeadShape, packed_rows: int) -> None:
         self._weights, self._shape = weights, shape
-        self._qkv = torch.cat(list(weights.projections))
-        self._bias = torch.cat(list(weights.biases)) if weights.biases else None
+        bias = torch.cat(list(weights.biases)) if weights.biases else None
+        self._qkv = _product(torch.cat(list(weights.projections)), packed_rows, bias)
+        self._out, self._down = (_product(w, packed_rows) for w in (weights.out, weights.down))
+        inputs = (weights.up,) if weights.gate is None else (weights.gate, weights.up)
+        self._inputs = [_product(w, packed_rows) for w in inputs]
         self._function: Callable[..., Tensor] = weights.activation.frozen()
 
     def __call__(
@@ -181,11 +163,12 @@ class _TorchLayer:
     ) -> Tensor:
         """The layer's output."""
         weights = self._weights
-        qkv_BF = F.linear(_normal(x_BD, weights.attention_norm), self._qkv, self._bias)
-        x_BD = x_BD + F.linear(self._attended(qkv_BF, turn, mask_BGC, seen), weights.out)
+        qkv_BF = self._qkv(_normal(x_BD, weights.attention_norm))
+        x_BD = x_BD + self._out(self._attended(qkv_BF, turn, mask_BGC, seen))
         normal_BD = _normal(x_BD, weights.ffn_norm)
-        inputs = [F.linear(normal_BD, w) for w in (weights.gate, weights.up) if w is not None]
-        return x_BD + F.linear(self._function(*inputs), weights.down)
+        return x_BD + self._down(
+            self._function(*(multiply(normal_BD) for multiply in self._inputs))
+        )
 
     def _attended(
         self, qkv_BF: Tensor, turn: tuple[Tensor, Tensor], mask_BGC: Tensor, seen: slice
@@ -210,31 +193,26 @@ class _TorchLayer:
         return y_BKGE.reshape(rows, -1)
 
 
+def _product(
+    weight: Tensor, packed_rows: int, bias: Tensor | None = None
+) -> Callable[[Tensor], Tensor]:
+    """x W' (+ bias) for few rows x, with W rearranged for float32 on a CPU: for oneDNN where W is large.
+
+    packed_rows   rows of x that the matrix is packed for; 0: no copy of it, which takes no memory
+    """
+    large = weight.numel() >= _PACKED_MATRIX
+    built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's
+    if not (packed_rows and weight.is_cpu and weight.dtype == torch.float32):
+        return lambda x_BD: F.linear(x_BD, weight, bias)
+    if not (large and built):
+        turned = weight.t().contiguous()
+        if bias is not None:
+            return lambda x_BD: torch.addmm(bias, x_BD, turned)
+        return lambda x_BD: torch.mm(x_BD, turned)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, packed_rows)
+    multiply = torch.ops.mkldnn._linear_pointwise
+    return lambda x_BD: multiply(x_BD, packed, bias, "none", [], "")
+
+
 def _normal(x_BD: Tensor, norm: Norm) -> Tensor:
     return F.rms_norm(x_BD, norm.weight.shape, norm.weight, norm.eps)
-
-
-def _norm(norm: RMSNorm, dtype: torch.dtype) -> Norm:
-    return Norm(norm.weight.detach().to(dtype), norm.eps)
-
-
-def _qk_norm(layer: DecoderLayer, shape: HeadShape, dtype: torch.dtype) -> Norm | None:
-    """Weights of all heads of queries and keys."""
-    queries, keys = layer.self_attn.q_norm, layer.self_attn.k_norm
-    if queries is None or keys is None:
-        return None
-    weights: list[Tensor] = [queries.weight] * shape.heads
-    weights += [keys.weight] * shape.kv_heads
-    return Norm(torch.stack(weights).detach().to(dtype), queries.eps)
-
-
-def _weight(linear: nn.Module) -> Tensor:
-    """The weight of a dense matrix; a merged decoder has only dense ones.
-
-    Raises   ConfigError for any other module, such as one with an adapter
-    """
-    if type(linear) is not nn.Linear:
-        raise ConfigError(
-            f"a matrix is a {type(linear).__name__}", fix="Merge the adapters, then sample"
-        )
-    return linear.weight.detach()

@@ -17,16 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from stamm.base.errors import ConfigError
 from stamm.models.attention import KVCache
 from stamm.models.attention_mask import cache_mask
 from stamm.models.decode_kernel import build_stack
-from stamm.models.decode_layer import StackWeights
-from stamm.models.decoder import Decoder
+from stamm.models.decode_layer import HeadShape, LayerWeights, Norm, StackWeights
+from stamm.models.decoder import Decoder, DecoderLayer
+from stamm.models.ffn import GatedFeedForward
+from stamm.models.norm import RMSNorm
 from stamm.models.padding import padded
 
 _SPARE = 128  # columns that are free after the cache was moved
@@ -83,7 +87,7 @@ class DecodeStep:
     def __init__(self, decoder: Decoder, rows: int) -> None:
         self.lengths = [0] * rows
         self._embedding = decoder.model.embed_tokens.weight
-        weights = StackWeights.of(decoder)
+        weights = stack_weights(decoder)
         self._stack, self._shape, self._head = (
             build_stack(weights, rows),
             weights.shape,
@@ -169,3 +173,66 @@ class DecodeStep:
     def _mask(self, first: Sequence[int], columns: int) -> Tensor:
         first_B = torch.tensor(first, device=self._head.device)
         return cache_mask(first_B, columns, self._head.dtype)
+
+
+def stack_weights(decoder: Decoder) -> StackWeights:
+    """Weights that a step reads, not copied; norms and biases in the dtype of the matrices.
+
+    Raises   ConfigError for a matrix with an adapter
+    """
+    config, dtype = decoder.config, decoder.lm_head.weight.dtype
+    shape = HeadShape(config.num_heads, config.num_kv_heads, config.head_width)
+    return StackWeights(
+        shape=shape,
+        layers=[_layer_weights(layer, shape, dtype) for layer in decoder.model.layers],
+        norm=_norm(decoder.model.norm, dtype),
+        head=decoder.lm_head.weight.detach(),
+        frequencies=decoder.model.frequencies,
+    )
+
+
+def _layer_weights(layer: nn.Module, shape: HeadShape, dtype: torch.dtype) -> LayerWeights:
+    assert isinstance(layer, DecoderLayer)
+    attention = layer.self_attn
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    biases = [p.bias for p in projections if p.bias is not None]
+    block: Any = layer.mlp
+    gate = _weight(block.gate_proj) if isinstance(block, GatedFeedForward) else None
+    return LayerWeights(
+        attention_norm=_norm(layer.attention_layernorm, dtype),
+        projections=[_weight(projection) for projection in projections],
+        biases=[bias.detach().to(dtype) for bias in biases],
+        qk_norm=_qk_norm(layer, shape, dtype),
+        out=_weight(attention.o_proj),
+        ffn_norm=_norm(layer.feedforward_layernorm, dtype),
+        gate=gate,
+        up=_weight(block.up_proj),
+        down=_weight(block.down_proj),
+        activation=block.act_fn,
+    )
+
+
+def _norm(norm: RMSNorm, dtype: torch.dtype) -> Norm:
+    return Norm(norm.weight.detach().to(dtype), norm.eps)
+
+
+def _qk_norm(layer: DecoderLayer, shape: HeadShape, dtype: torch.dtype) -> Norm | None:
+    """Weights of all heads of queries and keys."""
+    queries, keys = layer.self_attn.q_norm, layer.self_attn.k_norm
+    if queries is None or keys is None:
+        return None
+    weights: list[Tensor] = [queries.weight] * shape.heads
+    weights += [keys.weight] * shape.kv_heads
+    return Norm(torch.stack(weights).detach().to(dtype), queries.eps)
+
+
+def _weight(linear: nn.Module) -> Tensor:
+    """The weight of a dense matrix; a merged decoder has only dense ones.
+
+    Raises   ConfigError for any other module, such as one with an adapter
+    """
+    if type(linear) is not nn.Linear:
+        raise ConfigError(
+            f"a matrix is a {type(linear).__name__}", fix="Merge the adapters, then sample"
+        )
+    return linear.weight.detach()

@@ -15,10 +15,11 @@ from torch import Tensor
 from stamm.activations.module import Activation
 from stamm.base.errors import ConfigError
 from stamm.models import decode_kernel as module
+from stamm.models import decode_layer
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
-from stamm.models.decode_kernel import Attention, FusedStack
-from stamm.models.decode_layer import HeadShape, Norm, StackWeights, TorchStack
-from stamm.models.decode_step import DecodeStep, PromptStates, run_prompts
+from stamm.models.decode_kernel import AttentionPointers, FusedStack
+from stamm.models.decode_layer import HeadShape, Norm, TorchStack
+from stamm.models.decode_step import DecodeStep, PromptStates, run_prompts, stack_weights
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.rope import rotation
 
@@ -109,7 +110,7 @@ def attended(given: Given) -> Attended:
     sizes = rows, shape.heads, shape.kv_heads, shape.width, columns
     y = torch.empty(rows, shape.heads * shape.width)
     module.function("attend_step")(
-        ctypes.byref(Attention(norm[0], *tensors, *sizes, norm[1])),
+        ctypes.byref(AttentionPointers(norm[0], *tensors, *sizes, norm[1])),
         given.qkv.data_ptr(),
         given.lengths.data_ptr(),
         given.column,
@@ -211,7 +212,7 @@ def test_sums_and_norms_are_those_of_torch(rows: int, width: int) -> None:
 
 @needs_kernel
 def test_tensors_that_do_not_fit_are_refused() -> None:
-    weights = StackWeights.of(build_decoder(config(ffn=PlainFFN(width=48)), seed=5))
+    weights = stack_weights(build_decoder(config(ffn=PlainFFN(width=48)), seed=5))
     stack, cache = FusedStack(weights), [torch.zeros(4, 2, 41, 16) for _ in range(2)]
     for wrong in (cache[0].double(), cache[0][:, :1], cache[0][..., :8], cache[0][:, :, :8]):
         with pytest.raises(ConfigError, match="needs contiguous"):
@@ -309,7 +310,7 @@ def test_logits_have_the_same_bits_in_any_batch_packed_or_not(
     torch.set_num_threads(3)
     for count in (1, 2, 3, 4, 6, 9):
         assert torch.equal(logits_of(model, states, count), whole[:count])
-    monkeypatch.setattr(module, "_PACKED_MODEL", 0)
+    monkeypatch.setattr(decode_layer, "_PACKED_MODEL", 0)
     assert torch.equal(logits_of(model, states, 9), whole)
     assert torch.equal(logits_of(model, states, 1), whole[:1])
 
