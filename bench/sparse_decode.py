@@ -1,12 +1,13 @@
-"""Feed-forward blocks at batch 1 that skip hidden units which are 0, beside the decoding kernel's dense product.
+"""Feed-forward blocks at batch 1 that skip hidden units, beside the dense products of the decoding kernel.
 
 A unit that is 0 needs no column of the last matrix, stored transposed as rows; of a gated block no row of
-`up` either, as the gate decides. Which units are 0 is random, other ones in each layer and step, and known
-after the first product; what is multiplied is compared with torch. `step` is a whole step of `DecodeStep`, and `whole` the gain that the blocks'
-gain would be of it.
+`up` either, as the gate decides. Which units are skipped is random, others in each layer and step, and
+known after the first product; what is multiplied is compared with torch. `whole step` is the gain of
+`DecodeStep` if its blocks took the time of these.
 
-Run      python -m bench.sparse_decode [--sizes 17M 126M] [--densities 1 .5 .3 .1] [--rounds 7] [--out FILE.jsonl]
-Prints   processor milliseconds of all blocks by density, the gain over dense, and the density of no gain
+Run      python -m bench.sparse_decode [--sizes 17M 126M] [--densities 1 .5 .3 .1] [--rounds 7]
+         [--out FILE.jsonl]
+Prints   processor milliseconds of all blocks by density, the gain over dense, and the density without gain
 """
 
 from __future__ import annotations

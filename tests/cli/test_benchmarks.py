@@ -92,6 +92,7 @@ QUICK: dict[str, list[tuple[str, str]]] = {
         )
     ],
     "sizes": [("--quick", r"silu float32 both 2\^3: stamm, exact \d")],
+    "sparse_decode": [("--sizes tiny --rounds 1", r"tiny +gated +0\.1 +\d+\.\d{3} +\d+\.\d\d")],
     "start": [("--rounds 1", r"stamm ls recipes +\d\.\d{3} s")],
     "tokenizer": [("--quick", r"hostile strings: \d+ the quick way, 0 with other ids")],
     "trainers": [
