@@ -58,6 +58,12 @@ QUICK: dict[str, list[tuple[str, str]]] = {
         )
     ],
     "cpu": [("--quick --capability native --only attention --out OUT", "attention: ")],
+    "decode": [
+        (
+            "--models llama --sizes tiny --rows 1 --rounds 1 --tokens 2",
+            r"llama tiny +1 +\d+\.\d{3} +\d+\.\d{3} +\d+\.\d{3} +\d+\.\d\d",
+        )
+    ],
     "dedup": [
         ("recall MADE/texts.jsonl", r'"recall": 1\.0'),
         ("recall DEMO/rights.jsonl.zst --sample 20", r'"joined": 0\}'),
@@ -86,6 +92,7 @@ QUICK: dict[str, list[tuple[str, str]]] = {
         )
     ],
     "sizes": [("--quick", r"silu float32 both 2\^3: stamm, exact \d")],
+    "sparse_decode": [("--sizes tiny --rounds 1", r"tiny +gated +0\.1 +\d+\.\d{3} +\d+\.\d\d")],
     "start": [("--rounds 1", r"stamm ls recipes +\d\.\d{3} s")],
     "tokenizer": [("--quick", r"hostile strings: \d+ the quick way, 0 with other ids")],
     "trainers": [
