@@ -207,6 +207,7 @@ class _StepLayer:
         self._norms = [_norm(norm, dtype) for norm in norms]
         block: Any = layer.mlp
         self._ffn = _feed_forward(block, packed_rows)
+        self._steering_D = layer.steering_D
 
     def __call__(
         self, x_BD: Tensor, added_BD: Tensor | None, number: int, operations: DecodeOperations
@@ -215,7 +216,8 @@ class _StepLayer:
         x_BD, normal_BD = operations.add_norm(x_BD, added_BD, *self._norms[0])
         attended_BD = self._out(operations.attend(number, self._qkv(normal_BD)))
         x_BD, normal_BD = operations.add_norm(x_BD, attended_BD, *self._norms[1])
-        return x_BD, self._ffn(normal_BD)
+        y_BD = self._ffn(normal_BD)
+        return x_BD, y_BD if self._steering_D is None else y_BD + self._steering_D
 
 
 def _norm(norm: RMSNorm, dtype: torch.dtype) -> tuple[Tensor, float]:
