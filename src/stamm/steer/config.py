@@ -46,7 +46,7 @@ class SteerConfig(Bounded):
     ) = None
     strengths: Annotated[
         tuple[Positive, ...], not_empty("name a strength"), distinct("names a strength twice")
-    ] = (0.25, 0.5, 1.0, 2.0)
+    ] = (0.25, 0.5, 0.7, 1.0, 1.4)
     kl: Positive = 0.3
     tokens: Annotated[int, at_least(4)] = 8192
     batch_tokens: AtLeastOne = 4096

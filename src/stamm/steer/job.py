@@ -270,7 +270,7 @@ def _logistic(positive_ND: Tensor, negative_ND: Tensor) -> Tensor:
 class _Measure:
     """Measures the decoder, as it is steered when called, on the second half of the texts.
 
-    positive_V   tokens that are more frequent in the positive texts to fit than in the negative ones
+    positive_V   tokens that are more than twice as frequent in the positive texts to fit as in the negative ones
     """
 
     def __init__(
@@ -283,10 +283,10 @@ class _Measure:
             ids = torch.tensor([token for sequence in kind.fit for token in sequence[1:]])
             counts_V = torch.bincount(ids, minlength=decoder.config.vocab_size)
             shares.append(counts_V / counts_V.sum())
-        self.positive_V = shares[0] > shares[1]
+        self.positive_V = shares[0] > 2 * shares[1]
         if not bool(self.positive_V.any()):
             raise DataError(
-                f"no token is more frequent in {positive.name} than in {negative.name}",
+                f"no token is more than twice as frequent in {positive.name} as in {negative.name}",
                 fix="Name texts of two kinds",
             )
         lengths = [len(ids) - 1 for ids in negative.measure]

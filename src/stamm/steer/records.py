@@ -28,7 +28,7 @@ class SteerMeasures:
     """What adding a vector does, on texts that it was not fitted to.
 
     effect          mean over the positions of the negative texts of the change of log P - log(1 - P), P the probability of
-                    all tokens that are more frequent in the positive texts
+                    all positive tokens
     kl              mean over the same positions of KL(steered, unsteered), nats
     positive_loss   nats a token of the positive texts
     negative_loss   of the negative texts
@@ -56,7 +56,7 @@ class SteerFile:
 
     model_sha256      of the parameters, as of `models.steering.parameters_sha256`
     settings          without the paths
-    positive_tokens   different tokens that are more frequent in the positive texts
+    positive_tokens   different tokens that are more than twice as frequent in the positive texts as in the negative ones
     lengths           of the direction by layer, beside the mean length of the residual stream there
     rows              measurements
     recommended       the row of the largest effect with kl at most the bound, and above every random effect there; None

@@ -80,11 +80,11 @@ def test_steering_adds_the_vector_behind_its_layers(form: str, recompute: bool) 
     plain, expected = decoder(TOKENS), by_hand(decoder, vector, -1.5)
     with steered(decoder, vector, -1.5):
         found = decoder(TOKENS)
-        found.sum().backward()  # type: ignore[no-untyped-call]
+        found.sum().backward()
     assert torch.equal(found, expected) and not torch.equal(found, plain)
     gradients = [p.grad.clone() for p in decoder.parameters() if p.grad is not None]
     decoder.zero_grad(set_to_none=True)
-    by_hand(decoder, vector, -1.5).sum().backward()
+    by_hand(decoder, vector, -1.5).sum().backward()  # type: ignore[no-untyped-call]
     again = [p.grad for p in decoder.parameters() if p.grad is not None]
     assert all(torch.equal(one, other) for one, other in zip(gradients, again, strict=True))
     assert torch.equal(decoder(TOKENS), plain)
