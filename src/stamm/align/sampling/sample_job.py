@@ -57,7 +57,7 @@ from stamm.models.loading import OpenModel, open_model
 from stamm.models.model_source import ModelSource
 from stamm.models.sampling import sample
 from stamm.models.serialization import checked_config, load_decoder
-from stamm.models.steering import read_vector, steered
+from stamm.models.steering import check_vector, read_vector, steered
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import DECODER, weights_sha256
 from stamm.runs.run_sharded import run_shards
@@ -84,7 +84,9 @@ def run(config: SampleConfig, workspace: Workspace) -> None:
         source = _for_vllm(source, folder)
     common = _files(source)
     if config.vector:
-        read_vector(Path(config.vector))
+        decoder = open_model(source, chat=True).decoder
+        vector = read_vector(Path(config.vector))
+        check_vector(decoder, vector, config.strength, any_model=config.any_model)
         common["vector"] = str(Path(config.vector).resolve())
     device = "cuda" if config.engine == "vllm" else device_type(config.device, "device")
     workspace = on_device(workspace, device)
@@ -143,8 +145,8 @@ def sample_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     else:
         with contextlib.ExitStack() as steering:
             if config.vector:
-                vector, told = job.common["vector"], config.any_model
-                added = steered(engine.decoder, vector, config.strength, any_model=told)
+                vector = job.common["vector"]  # that `run` has checked
+                added = steered(engine.decoder, vector, config.strength, any_model=True)
                 steering.enter_context(added)
             unordered = sample(engine.decoder, tokens, config, chat.stop_ids, keys)
             sampled = sorted(unordered, key=lambda completion: completion.request)
