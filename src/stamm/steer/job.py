@@ -147,12 +147,12 @@ def recommended(rows: Sequence[SteerRow], kl: float) -> tuple[int | None, str]:
         )
     best = max(within, key=lambda n: rows[n].vector.effect)
     row = rows[best]
-    control = max(
-        abs(one.effect) for other in rows for one in other.random if other is row or one.kl <= kl
-    )
+    there = max(abs(one.effect) for one in row.random)
+    others = [abs(one.effect) for other in rows for one in other.random if one.kl <= kl]
+    control = max([there, *others])
     facts = (
         f"effect {row.vector.effect:+.3f} at KL {row.vector.kl:.3f} (layer {row.layer}, strength {row.strength:g}); "
-        f"random directions: at most {control:.3f}"
+        f"random directions there {there:.3f} at most, at every layer and strength within that bound {control:.3f}"
     )
     if row.vector.effect <= control:
         return None, f"no better than random: {facts}"

@@ -84,9 +84,12 @@ def run(config: SampleConfig, workspace: Workspace) -> None:
         source = _for_vllm(source, folder)
     common = _files(source)
     if config.vector:
-        decoder = open_model(source, chat=True).decoder
-        vector = read_vector(Path(config.vector))
-        check_vector(decoder, vector, config.strength, any_model=config.any_model)
+        check_vector(
+            open_model(source, chat=True).decoder,
+            read_vector(Path(config.vector)),
+            config.strength,
+            any_model=config.any_model,
+        )
         common["vector"] = str(Path(config.vector).resolve())
     device = "cuda" if config.engine == "vllm" else device_type(config.device, "device")
     workspace = on_device(workspace, device)
