@@ -79,7 +79,6 @@ class PatchGrid:
             axes.set_ylabel("layer")
             axes.grid(visible=False)
 
-        best = divmod(int((self.values - self.corrupted).abs().argmax()), positions)
         return Figure(
             key="patches",
             title=f"Patched cells: {_TITLES[self.metric]}",
@@ -88,7 +87,7 @@ class PatchGrid:
                 f"{self.clean:.4g}, corrupted prompt {self.corrupted:.4g}; the stronger a cell, the farther it is from "
                 "the corrupted prompt, in the second colour if away from the clean one's side."
             ),
-            alt=f"the largest change is at layer {best[0]}, position {best[1]}",
+            alt="every cell is in the table below",
             svg=draw("patches", 1.2 + 0.22 * layers, paint),
             data=DataTable(
                 columns=("layer", *names),

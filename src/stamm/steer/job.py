@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from stamm.base.config import to_plain
 from stamm.base.console import Progress
 from stamm.base.errors import DataError, ExportError
 from stamm.base.files import sha256_file
-from stamm.base.schema import read_record, write_record
+from stamm.base.schema import write_record
 from stamm.export.gguf_file import write_control_vector
 from stamm.models.decoder import Decoder, normal_values
 from stamm.models.generate import nats_of_sequences
@@ -38,6 +37,7 @@ from stamm.steer.config import SteerConfig
 from stamm.steer.records import SteerFile, SteerMeasures, SteerRow, SteerTexts
 
 FILE, VECTOR, GGUF = "steer.json", "vector.safetensors", "vector.gguf"
+_PATHS = ("positive", "negative")
 _RANDOM = 3
 _ROWS = 512  # positions whose probabilities are in memory together
 _PENALTY = 1e-2
@@ -53,6 +53,12 @@ class _Texts:
     fit: list[list[int]]
     measure: list[list[int]]
 
+    def record(self, loss: float) -> SteerTexts:
+        """What is recorded of them; `loss` of the unsteered model."""
+        tokens = sum(len(ids) - 1 for ids in self.measure)
+        texts = len(self.fit) + len(self.measure)
+        return SteerTexts(name=self.name, sha256=self.sha256, texts=texts, tokens=tokens, loss=loss)
+
 
 def write_steering(
     config: SteerConfig, model: OpenModel, folder: Path, progress: Progress
@@ -67,70 +73,68 @@ def write_steering(
         check_layer(decoder, layer)
     kinds = [_read(config, path, model) for path in (config.positive, config.negative)]
     if kinds[0].sha256 == kinds[1].sha256:
-        raise DataError(
-            f"{config.positive} and {config.negative} have the same texts",
-            fix="Name texts of two kinds",
-        )
+        what = f"{config.positive} and {config.negative} have the same texts"
+        raise DataError(what, fix="Name texts of two kinds")
     measure = _Measure(config, decoder, *kinds)
-    directions, lengths = _directions(config, decoder, kinds, layers, len(model.prefix))
+    unsteered = measure()
     identity = parameters_sha256(decoder)
+    directions: dict[int, Tensor] = {}
+    lengths: dict[str, tuple[float, float]] = {}
     rows: list[SteerRow] = []
-    passes = len(layers) * len(config.strengths) * (1 + _RANDOM)
-    progress.begin("directions", passes, "measurements")
+
+    def vector_of(layer: int, added_D: Tensor, strength: float) -> SteeringVector:
+        header = SteeringHeader(model_sha256=identity, method=config.method, strength=strength)
+        return SteeringVector(layers={layer: strength * added_D}, header=header)
+
+    def measured(layer: int, added_D: Tensor, strength: float) -> SteerMeasures:
+        with steered(decoder, vector_of(layer, added_D, strength), any_model=True):
+            return measure()
+
+    count = len(layers) * len(config.strengths)
+    progress.begin("directions", count, "rows")
     for layer in layers:
-        direction_D = directions[layer]
-        drawn = [
-            normal_values(config.seed, f"layer.{layer}.{draw}", direction_D.shape)
-            for draw in range(_RANDOM)
-        ]
-        added = [direction_D, *(d * (direction_D.norm() / d.norm()) for d in drawn)]
+        states = [_residual(config, decoder, texts, layer, len(model.prefix)) for texts in kinds]
+        directions[layer] = direction_D = _direction(config, layer, *states)
+        stream = float(torch.cat(states).double().norm(dim=-1).mean())
+        lengths[str(layer)] = (float(direction_D.norm()), stream)
+        names = [f"layer.{layer}.{draw}" for draw in range(_RANDOM)]
+        drawn = [normal_values(config.seed, name, direction_D.shape) for name in names]
+        drawn = [one_D * (direction_D.norm() / one_D.norm()) for one_D in drawn]
         for strength in config.strengths:
-            found = []
-            for one_D in added:
-                header = SteeringHeader(model_sha256=identity, method=config.method, strength=1.0)
-                vector = SteeringVector(layers={layer: one_D}, header=header)
-                with steered(decoder, vector, strength, any_model=True):
-                    found.append(measure())
-                progress.advance((len(rows)) * (1 + _RANDOM) + len(found))
-            rows.append(
-                SteerRow(layer=layer, strength=strength, vector=found[0], random=tuple(found[1:]))
-            )
-    progress.end(f"{passes} measurements")
+            vector, *random = (measured(layer, d, strength) for d in (direction_D, *drawn))
+            row = SteerRow(layer=layer, strength=strength, vector=vector, random=tuple(random))
+            rows.append(row)
+            progress.advance(len(rows))
+    progress.end(f"{count} rows")
     best, verdict = recommended(rows, config.kl)
-    files, no_gguf = {}, "there is no recommendation"
-    (folder / GGUF).unlink(missing_ok=True)
-    (folder / VECTOR).unlink(missing_ok=True)
+    for name in (FILE, VECTOR, GGUF):  # of an earlier measurement
+        (folder / name).unlink(missing_ok=True)
+    files, no_gguf = [], "there is no recommendation"
     if best is not None:
-        row = rows[best]
-        vector = SteeringVector(
-            layers={row.layer: row.strength * directions[row.layer]},
-            header=SteeringHeader(
-                model_sha256=identity, method=config.method, strength=row.strength
-            ),
-        )
-        write_vector(folder / VECTOR, vector)
+        steering = vector_of(rows[best].layer, directions[rows[best].layer], rows[best].strength)
+        write_vector(folder / VECTOR, steering)
+        files, no_gguf = [VECTOR], ""
         try:
-            write_control_vector(folder / GGUF, vector, decoder.config)
-            no_gguf = ""
+            write_control_vector(folder / GGUF, steering, decoder.config)
+            files.append(GGUF)
         except ExportError as error:
             no_gguf = error.line()
-        files = {n: sha256_file(folder / n) for n in (VECTOR, GGUF) if (folder / n).is_file()}
-    settings = {**to_plain(config), "positive": None, "negative": None}
-    content = {
-        "model_sha256": identity,
-        "settings": {key: value for key, value in settings.items() if value is not None},
-        "positive": asdict(measure.texts(kinds[0], 0)),
-        "negative": asdict(measure.texts(kinds[1], 1)),
-        "positive_tokens": int(measure.positive_V.sum()),
-        "lengths": lengths,
-        "rows": [asdict(row) for row in rows],
-        "recommended": best,
-        "verdict": verdict,
-        "files": files,
-        "no_gguf": no_gguf,
-    }
-    write_record(folder / FILE, SteerFile, content)
-    return read_record(SteerFile, folder / FILE)
+    settings = {name: value for name, value in to_plain(config).items() if name not in _PATHS}
+    found = SteerFile(
+        model_sha256=identity,
+        settings=settings,
+        positive=kinds[0].record(unsteered.positive_loss),
+        negative=kinds[1].record(unsteered.negative_loss),
+        positive_tokens=int(measure.positive_V.sum()),
+        lengths=lengths,
+        rows=tuple(rows),
+        recommended=best,
+        verdict=verdict,
+        files={name: sha256_file(folder / name) for name in files},
+        no_gguf=no_gguf,
+    )
+    write_record(folder / FILE, SteerFile, asdict(found))
+    return found
 
 
 def recommended(rows: Sequence[SteerRow], kl: float) -> tuple[int | None, str]:
@@ -182,63 +186,36 @@ def _read(config: SteerConfig, path: str, model: OpenModel) -> _Texts:
     )
 
 
-def _directions(
-    config: SteerConfig,
-    decoder: Decoder,
-    kinds: Sequence[_Texts],
-    layers: Sequence[int],
-    prefix: int,
-) -> tuple[dict[int, Tensor], dict[str, tuple[float, float]]]:
-    """The direction of each layer, float32, and its length beside that of the residual stream.
+def _residual(
+    config: SteerConfig, decoder: Decoder, texts: _Texts, layer: int, prefix: int
+) -> Tensor:
+    """The residual stream behind a layer at the tokens of the texts to fit, (N, D), without what precedes every text."""
+    states: list[Tensor] = []
+    for rows in length_batches([len(ids) - 1 for ids in texts.fit], config.batch_tokens):
+        tokens_BT, own_BT = padded([texts.fit[row][:-1] for row in rows])
+        own_BT[:, :prefix] = False
 
-    Memory   with method = probe, the residual stream of all tokens behind all layers
-    """
-    sums = [{layer: _Sum(config.method == "probe") for layer in layers} for _ in kinds]
-    for texts, by_layer in zip(kinds, sums, strict=True):
-        for rows in length_batches([len(ids) - 1 for ids in texts.fit], config.batch_tokens):
-            tokens_BT, own_BT = padded([texts.fit[row][:-1] for row in rows])
-            # What precedes every text has one residual stream.
-            own_BT[:, :prefix] = False
-            hooks = {f"layers.{n}": partial(one.add, own_BT) for n, one in by_layer.items()}
-            with torch.no_grad(), tapped(decoder, hooks):
-                decoder.model(tokens_BT)
-    directions, lengths = {}, {}
-    for layer in layers:
-        positive, negative = (by_layer[layer] for by_layer in sums)
-        if not (positive.count and negative.count):
-            raise DataError("the texts are empty", fix='Name JSONL with "text"')
-        means_D = positive.sum_D / positive.count - negative.sum_D / negative.count
-        length = float(means_D.norm())
-        if not 0 < length < float("inf"):
-            raise DataError(
-                f"the direction of layer {layer} has length {length}",
-                fix="The texts have the same tokens, or the model diverged",
-            )
-        if config.method == "probe":
-            normal_D = _logistic(torch.cat(positive.kept), torch.cat(negative.kept))
-            means_D = normal_D * (length / normal_D.norm())
-        directions[layer] = means_D.float()
-        count = positive.count + negative.count
-        lengths[str(layer)] = (length, (positive.length + negative.length) / count)
-    return directions, lengths
+        def keep(_: Any, output: Tensor, own_BT: Tensor = own_BT) -> None:
+            states.append(output[own_BT])
+
+        with torch.no_grad(), tapped(decoder, {f"layers.{layer}": keep}):
+            decoder.model(tokens_BT)
+    return torch.cat(states)
 
 
-class _Sum:
-    """Sum of the residual stream over tokens, and the tokens themselves for a probe."""
-
-    def __init__(self, keep: bool) -> None:
-        self.sum_D: Any = 0.0
-        self.count, self.length = 0, 0.0
-        self.kept: list[Tensor] = []
-        self._keep = keep
-
-    def add(self, own_BT: Tensor, inputs: Any, output: Tensor) -> None:
-        x_ND = output[own_BT]
-        self.sum_D = self.sum_D + x_ND.double().sum(0)
-        self.count += len(x_ND)
-        self.length += float(x_ND.double().norm(dim=-1).sum())
-        if self._keep:
-            self.kept.append(x_ND)
+def _direction(config: SteerConfig, layer: int, positive_ND: Tensor, negative_ND: Tensor) -> Tensor:
+    """The direction of a layer, float32, from residual streams."""
+    means_D = positive_ND.double().mean(0) - negative_ND.double().mean(0)
+    length = float(means_D.norm())
+    if not 0 < length < float("inf"):
+        raise DataError(
+            f"the direction of layer {layer} has length {length}",
+            fix="The texts are empty or have the same tokens, or the model diverged",
+        )
+    if config.method == "probe":
+        normal_D = _logistic(positive_ND, negative_ND)
+        means_D = normal_D * (length / normal_D.norm())
+    return means_D.float()
 
 
 def _logistic(positive_ND: Tensor, negative_ND: Tensor) -> Tensor:
@@ -276,8 +253,8 @@ class _Measure:
     def __init__(
         self, config: SteerConfig, decoder: Decoder, positive: _Texts, negative: _Texts
     ) -> None:
-        self._config, self._decoder = config, decoder
-        self._positive, self._negative = positive, negative
+        self._decoder, self._batch_tokens = decoder, config.batch_tokens
+        self._positive = positive.measure
         shares = []
         for kind in (positive, negative):
             ids = torch.tensor([token for sequence in kind.fit for token in sequence[1:]])
@@ -294,16 +271,7 @@ class _Measure:
             padded([negative.measure[row] for row in rows])
             for rows in length_batches(lengths, config.batch_tokens)
         ]
-        self._unsteered: list[Tensor] = []
         self._unsteered = [self._hidden(*batch) for batch in self._batches]
-        self._losses = (self._positive_loss(), self().negative_loss)
-
-    def texts(self, kind: _Texts, number: int) -> SteerTexts:
-        """What is recorded of the texts: `number` 0 of the positive ones, 1 of the negative."""
-        return SteerTexts(
-            name=kind.name, sha256=kind.sha256, texts=len(kind.fit) + len(kind.measure),
-            tokens=sum(len(ids) - 1 for ids in kind.measure), loss=self._losses[number],
-        )  # fmt: skip
 
     @torch.no_grad()
     def __call__(self) -> SteerMeasures:
@@ -326,18 +294,16 @@ class _Measure:
                 effect = (self._log_odds(after_NV) - self._log_odds(base_NV)).double().sum()
                 nats = -after_NV.gather(1, ids_N[:, None]).double().sum()
                 sums += torch.stack((effect, kl, nats))
-        effect_mean, kl_mean, loss = (sums / count).tolist()
+        mean = (sums / count).tolist()
+        of_positive = nats_of_sequences(self._decoder, self._positive, self._batch_tokens)
         return SteerMeasures(
-            effect=effect_mean, kl=max(kl_mean, 0.0), positive_loss=self._positive_loss(), negative_loss=loss,
+            effect=mean[0], kl=max(mean[1], 0.0), negative_loss=mean[2],
+            positive_loss=float(torch.cat(of_positive).double().mean()),
         )  # fmt: skip
 
     def _log_odds(self, log_prob_NV: Tensor) -> Tensor:
         positive_N = log_prob_NV[:, self.positive_V].logsumexp(-1)
         return positive_N - log_prob_NV[:, ~self.positive_V].logsumexp(-1)
-
-    def _positive_loss(self) -> float:
-        nats = nats_of_sequences(self._decoder, self._positive.measure, self._config.batch_tokens)
-        return float(torch.cat(nats).double().mean())
 
     @torch.no_grad()
     def _hidden(self, tokens_BT: Tensor, own_BT: Tensor) -> Tensor:

@@ -20,14 +20,11 @@ def steering_section(steering: SteerFile) -> Section:
         f"{word}: {one_line(texts.name, 60)}, {texts.texts:,} texts, {texts.tokens:,} measured tokens, loss {texts.loss:.3f}"
         for word, texts in (("positive", steering.positive), ("negative", steering.negative))
     )
+    word = "Recommendation" if steering.recommended is not None else "No recommendation"
     said = [
-        f"Recommendation: {steering.verdict}."
-        if steering.recommended is not None
-        else f"No recommendation: {steering.verdict}.",
+        f"{word}: {steering.verdict}.",
         f"Texts, half of which the directions are fitted to and half measured: {kinds}.",
     ]
-    if steering.files:
-        said.append(f"Files: {', '.join(steering.files)}.")
     if steering.no_gguf:
         said.append(f"No vector.gguf: {one_line(steering.no_gguf, 300)}")
     return section_of(
@@ -44,16 +41,16 @@ def _figure(steering: SteerFile) -> Figure:
     layers = sorted({row.layer for row in steering.rows})
 
     def paint(panels: list[Axes]) -> None:
-        for axes, value in zip(panels, (_effect, _negative_loss), strict=True):
+        for axes, name in zip(panels, ("effect", "negative_loss"), strict=True):
             random = [one for row in steering.rows for one in row.random]
             axes.plot(
-                [max(one.kl, _LEAST_KL) for one in random], [value(one) for one in random], ".", ms=4,
+                [max(one.kl, _LEAST_KL) for one in random], [getattr(one, name) for one in random], ".", ms=4,
                 color=drawn("muted"), label="random",
             )  # fmt: skip
             for layer in layers:
                 rows = [row.vector for row in steering.rows if row.layer == layer]
                 axes.plot(
-                    [max(one.kl, _LEAST_KL) for one in rows], [value(one) for one in rows], "o-", ms=4, lw=1.2,
+                    [max(one.kl, _LEAST_KL) for one in rows], [getattr(one, name) for one in rows], "o-", ms=4, lw=1.2,
                     color=depth(layer, max(layers) + 1), label=f"layer {layer}",
                 )  # fmt: skip
             axes.set_xscale("log")
@@ -100,11 +97,3 @@ def _table(steering: SteerFile) -> DataTable:
 def _named(row: SteerRow) -> list[tuple[str, SteerMeasures]]:
     random = [(f"random {number}", one) for number, one in enumerate(row.random, 1)]
     return [("vector", row.vector), *random]
-
-
-def _effect(one: SteerMeasures) -> float:
-    return one.effect
-
-
-def _negative_loss(one: SteerMeasures) -> float:
-    return one.negative_loss
