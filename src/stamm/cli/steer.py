@@ -44,25 +44,25 @@ def run(options: argparse.Namespace, verb: str) -> int:
     if options.dry_run:
         print(f"steer {options.model} -> {steering.folder}")
         return 0
-    found = steering.record
+    record = steering.record
     if options.json:
-        print_json(asdict(found))
+        print_json(asdict(record))
         return 0
     print_table(
         ["layer", "strength", "effect", "random, at most", "KL", "loss, positive", "negative"],
         [
             [
                 str(row.layer), f"{row.strength:g}", f"{row.vector.effect:+.3f}",
-                f"{max(abs(one.effect) for one in row.random):.3f}", f"{row.vector.kl:.4f}",
+                f"{max(abs(measures.effect) for measures in row.random):.3f}", f"{row.vector.kl:.4f}",
                 f"{row.vector.positive_loss:.3f}", f"{row.vector.negative_loss:.3f}",
             ]
-            for row in found.rows
+            for row in record.rows
         ],
     )  # fmt: skip
-    print(f"unsteered: loss {found.positive.loss:.3f} and {found.negative.loss:.3f}")
-    print(found.verdict)
-    if found.no_gguf:
-        print(f"no vector.gguf: {found.no_gguf}")
-    for name in (*found.files, PAGE):
+    print(f"unsteered: loss {record.positive.loss:.3f} and {record.negative.loss:.3f}")
+    print(record.verdict)
+    if record.no_gguf:
+        print(f"no vector.gguf: {record.no_gguf}")
+    for name in (*record.files, PAGE):
         print(steering.folder / name)
     return 0

@@ -35,7 +35,7 @@ _FIX = "Name vector.safetensors of `stamm steer`"
 
 @dataclass(frozen=True, kw_only=True)
 class SteeringHeader:
-    """What the file of a vector says about it."""
+    """The header of a file of a vector; `strength` is the multiple of the fitted direction that its tensors hold."""
 
     model_sha256: str
     tap: str = TAP
@@ -45,7 +45,7 @@ class SteeringHeader:
 
 @dataclass(frozen=True, kw_only=True)
 class SteeringVector:
-    """What is added behind layers at strength 1: float32, shape (D,), by the number of the layer from 0."""
+    """Vectors that strength 1 adds behind layers: float32, shape (D,), by the number of the layer from 0."""
 
     layers: Mapping[int, Tensor]
     header: SteeringHeader
@@ -167,8 +167,8 @@ def check_vector(
             raise ConfigError(
                 f"layer {number} of the vector has shape {tuple(added_D.shape)}, and the model is {width} wide"
             )
-    if not any_model and (found := parameters_sha256(model)) != vector.header.model_sha256:
+    if not any_model and (sha256 := parameters_sha256(model)) != vector.header.model_sha256:
         raise ConfigError(
-            f"the vector was fitted to weights {vector.header.model_sha256[:12]!r}, and the model's are {found[:12]!r}",
+            f"the vector was fitted to weights {vector.header.model_sha256[:12]!r}, and the model's are {sha256[:12]!r}",
             fix="Fit it to this model, or set any_model=true",
         )

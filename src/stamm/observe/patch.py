@@ -63,8 +63,7 @@ class PatchGrid:
         """
         layers, positions = self.values.shape
         names = [one_line(text, 12) for text in tokens] or [str(n) for n in range(positions)]
-        low, high = sorted((self.clean, self.corrupted))
-        scale = (high - low) or 1.0
+        scale = (self.clean - self.corrupted) or 1.0
 
         def paint(panels: list[Axes]) -> None:
             (axes,) = panels
@@ -85,7 +84,7 @@ class PatchGrid:
             caption=(
                 f"The residual stream behind a layer, at one position, is that of the clean prompt. Clean prompt "
                 f"{self.clean:.4g}, corrupted prompt {self.corrupted:.4g}; the stronger a cell, the farther it is from "
-                "the corrupted prompt, in the second colour if away from the clean one's side."
+                "the corrupted prompt, in the second colour if away from the clean one."
             ),
             alt="every cell is in the table below",
             svg=draw("patches", 1.2 + 0.22 * layers, paint),
@@ -214,7 +213,9 @@ def _batched(decoder: Decoder, tokens_1T: Tensor, clean: Sequence[Tensor]) -> It
         batch = cells[first : first + _CELLS]
         hooks: dict[str, Hook] = {}
         for layer in {layer for layer, _ in batch}:
-            rows = [(row, position) for row, (of, position) in enumerate(batch) if of == layer]
+            rows = [
+                (row, position) for row, (number, position) in enumerate(batch) if number == layer
+            ]
             hooks[f"layers.{layer}"] = partial(patch, rows, clean[layer])
         with tapped(decoder, hooks):
             hidden_BTD = decoder.model(tokens_1T.expand(len(batch), -1))

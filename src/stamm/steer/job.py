@@ -54,7 +54,7 @@ class _Texts:
     measure: list[list[int]]
 
     def record(self, loss: float) -> SteerTexts:
-        """What is recorded of them; `loss` of the unsteered model."""
+        """The record of the texts; `loss` of the unsteered model."""
         tokens = sum(len(ids) - 1 for ids in self.measure)
         texts = len(self.fit) + len(self.measure)
         return SteerTexts(name=self.name, sha256=self.sha256, texts=texts, tokens=tokens, loss=loss)
@@ -120,7 +120,7 @@ def write_steering(
         except ExportError as error:
             no_gguf = error.line()
     settings = {name: value for name, value in to_plain(config).items() if name not in _PATHS}
-    found = SteerFile(
+    steer_file = SteerFile(
         model_sha256=identity,
         settings=settings,
         positive=kinds[0].record(unsteered.positive_loss),
@@ -133,8 +133,8 @@ def write_steering(
         files={name: sha256_file(folder / name) for name in files},
         no_gguf=no_gguf,
     )
-    write_record(folder / FILE, SteerFile, asdict(found))
-    return found
+    write_record(folder / FILE, SteerFile, asdict(steer_file))
+    return steer_file
 
 
 def recommended(rows: Sequence[SteerRow], kl: float) -> tuple[int | None, str]:
@@ -151,8 +151,9 @@ def recommended(rows: Sequence[SteerRow], kl: float) -> tuple[int | None, str]:
         )
     best = max(within, key=lambda n: rows[n].vector.effect)
     row = rows[best]
-    there = max(abs(one.effect) for one in row.random)
-    others = [abs(one.effect) for other in rows for one in other.random if one.kl <= kl]
+    there = max(abs(measures.effect) for measures in row.random)
+    random = [measures for other in rows for measures in other.random]
+    others = [abs(measures.effect) for measures in random if measures.kl <= kl]
     control = max([there, *others])
     facts = (
         f"effect {row.vector.effect:+.3f} at KL {row.vector.kl:.3f} (layer {row.layer}, strength {row.strength:g}); "

@@ -25,7 +25,7 @@ class SteerTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class SteerMeasures:
-    """What adding a vector does, on texts that it was not fitted to.
+    """Measures of a steered model, on texts that the vector was not fitted to.
 
     effect          mean over the positions of the negative texts of the change of log P - log(1 - P), P the probability of
                     all positive tokens

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from stamm.pages.figure import DataTable, Figure
 from stamm.pages.formatting import fixed, signed
 from stamm.pages.section import Section, section_of
 from stamm.pages.svg_figure import Axes, draw_panels, legend
 from stamm.pages.text import one_line
 from stamm.pages.theme import depth, drawn
-from stamm.steer.records import SteerFile, SteerMeasures, SteerRow
+from stamm.steer.records import SteerFile, SteerMeasures
 
 _MOST_ROWS = 400
 _LEAST_KL = 1e-6  # of the logarithmic axis
+_COLUMNS = ("layer", "strength", "direction", "effect", "KL, nats a token", "loss, positive", "loss, negative")  # fmt: skip
 
 
 def steering_section(steering: SteerFile) -> Section:
@@ -21,19 +25,15 @@ def steering_section(steering: SteerFile) -> Section:
         for word, texts in (("positive", steering.positive), ("negative", steering.negative))
     )
     word = "Recommendation" if steering.recommended is not None else "No recommendation"
-    said = [
+    paragraphs = [
         f"{word}: {steering.verdict}.",
         f"Texts, half of which the directions are fitted to and half measured: {kinds}.",
     ]
     if steering.no_gguf:
-        said.append(f"No vector.gguf: {one_line(steering.no_gguf, 300)}")
+        paragraphs.append(f"No vector.gguf: {one_line(steering.no_gguf, 300)}")
+    heading = "What the directions do, and what they cost"
     return section_of(
-        "steering",
-        "Steering",
-        heading="What the directions do, and what they cost",
-        paragraphs=said,
-        figures=(_figure(steering),),
-        tables={"Every measurement": _table(steering)},
+        "steering", "Steering", heading=heading, paragraphs=paragraphs, figures=(_figure(steering),)
     )
 
 
@@ -42,17 +42,16 @@ def _figure(steering: SteerFile) -> Figure:
 
     def paint(panels: list[Axes]) -> None:
         for axes, name in zip(panels, ("effect", "negative_loss"), strict=True):
-            random = [one for row in steering.rows for one in row.random]
-            axes.plot(
-                [max(one.kl, _LEAST_KL) for one in random], [getattr(one, name) for one in random], ".", ms=4,
-                color=drawn("muted"), label="random",
-            )  # fmt: skip
+
+            def plot(points: Sequence[SteerMeasures], style: str, **look: Any) -> None:
+                kl = [max(point.kl, _LEAST_KL) for point in points]
+                axes.plot(kl, [getattr(point, name) for point in points], style, ms=4, **look)  # noqa: B023
+
+            random = [measures for row in steering.rows for measures in row.random]
+            plot(random, ".", color=drawn("muted"), label="random")
             for layer in layers:
-                rows = [row.vector for row in steering.rows if row.layer == layer]
-                axes.plot(
-                    [max(one.kl, _LEAST_KL) for one in rows], [getattr(one, name) for one in rows], "o-", ms=4, lw=1.2,
-                    color=depth(layer, max(layers) + 1), label=f"layer {layer}",
-                )  # fmt: skip
+                points = [row.vector for row in steering.rows if row.layer == layer]
+                plot(points, "o-", color=depth(layer, max(layers) + 1), label=f"layer {layer}")
             axes.set_xscale("log")
             axes.set_xlabel("KL to the unsteered model, nats a token")
         panels[0].set_title("effect: change of the log-odds of positive tokens", pad=22)
@@ -60,7 +59,14 @@ def _figure(steering: SteerFile) -> Figure:
         if len(layers) <= 8:
             legend(panels[0], columns=5)
 
-    table = _table(steering)
+    rows = [
+        (str(row.layer), f"{row.strength:g}", f"random {number}" if number else "vector", signed(measures.effect, 3),
+         fixed(measures.kl, 4), fixed(measures.positive_loss, 3), fixed(measures.negative_loss, 3))
+        for row in steering.rows
+        for number, measures in enumerate((row.vector, *row.random))
+    ]  # fmt: skip
+    rest = len(rows) - _MOST_ROWS
+    note = f"{rest:,} more rows are in steer.json." if rest > 0 else ""
     return Figure(
         key="effect",
         title="Effect against KL",
@@ -70,30 +76,7 @@ def _figure(steering: SteerFile) -> Figure:
         ),
         alt=steering.verdict,
         svg=draw_panels("effect", 3.0, paint, 2),
-        data=table,
+        data=DataTable(columns=_COLUMNS, rows=tuple(rows[:_MOST_ROWS]), words=3, note=note),
         source="steer.json",
         command="stamm steer",
     )
-
-
-def _table(steering: SteerFile) -> DataTable:
-    rows = [
-        (str(row.layer), f"{row.strength:g}", name, signed(one.effect, 3), fixed(one.kl, 4),
-         fixed(one.positive_loss, 3), fixed(one.negative_loss, 3))
-        for row in steering.rows
-        for name, one in _named(row)
-    ]  # fmt: skip
-    left = len(rows) - _MOST_ROWS
-    return DataTable(
-        columns=(
-            "layer", "strength", "direction", "effect", "KL, nats a token", "loss, positive", "loss, negative",
-        ),
-        rows=tuple(rows[:_MOST_ROWS]),
-        words=3,
-        note=f"{left:,} more rows are in steer.json." if left > 0 else "",
-    )  # fmt: skip
-
-
-def _named(row: SteerRow) -> list[tuple[str, SteerMeasures]]:
-    random = [(f"random {number}", one) for number, one in enumerate(row.random, 1)]
-    return [("vector", row.vector), *random]

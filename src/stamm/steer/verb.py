@@ -84,16 +84,16 @@ def steer(
     ) as console:
         loaded("stamm.models.determinism").set_determinism(config.threads)
         opened = loaded("stamm.models.loading").open_model(source)
-        found = loaded("stamm.steer.job").write_steering(config, opened, folder, console)
-        _write_page(found, folder)
+        content = loaded("stamm.steer.job").write_steering(config, opened, folder, console)
+        _write_page(content, folder)
     return Steering(folder=folder)
 
 
-def _write_page(found: SteerFile, folder: Path) -> None:
-    section = loaded("stamm.steer.section").steering_section(found)
+def _write_page(content: SteerFile, folder: Path) -> None:
+    section = loaded("stamm.steer.section").steering_section(content)
     context = {
-        "title": f"Steering to {one_line(found.positive.name, 80)}",
-        "facts": (f"model {found.model_sha256[:12]}", f"method {found.settings['method']}"),
+        "title": f"Steering to {one_line(content.positive.name, 80)}",
+        "facts": (f"model {content.model_sha256[:12]}", f"method {content.settings['method']}"),
         "contents": ((section.key, section.title),),
         "sections": (section,),
         "version": VERSION,
