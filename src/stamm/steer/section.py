@@ -15,6 +15,7 @@ from stamm.steer.records import SteerFile, SteerMeasures
 
 _MOST_ROWS = 400
 _LEAST_KL = 1e-6  # of the logarithmic axis
+_TICKS = [n * 10.0**power for power in range(-6, 3) for n in (1, 3)]
 _COLUMNS = ("layer", "strength", "direction", "effect", "KL, nats a token", "loss, positive", "loss, negative")  # fmt: skip
 
 
@@ -53,6 +54,10 @@ def _figure(steering: SteerFile) -> Figure:
                 points = [row.vector for row in steering.rows if row.layer == layer]
                 plot(points, "o-", color=depth(layer, max(layers) + 1), label=f"layer {layer}")
             axes.set_xscale("log")
+            low, high = axes.get_xlim()
+            ticks = [tick for tick in _TICKS if low <= tick <= high]
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.set_xticks([], minor=True)
             axes.set_xlabel("KL to the unsteered model, nats a token")
         panels[0].set_title("effect: change of the log-odds of positive tokens", pad=22)
         panels[1].set_title("loss on the negative texts, nats a token", pad=22)

@@ -239,3 +239,14 @@ def test_bad_input_is_one_line(
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("stamm: "))
     assert why in line
     assert not list((folder / "run").rglob("steer.json"))
+
+
+def test_the_page_has_plain_numbers_on_its_axes_and_escapes_names(folder: Path) -> None:
+    """Would catch powers that are written as formulas of TeX, and the name of a file that is markup."""
+    (folder / "<b>.jsonl").write_text((folder / "german.jsonl").read_text())
+    command = [word.replace("german", "<b>") for word in COMMAND]
+    assert main([*command, "layers=0", "strengths=0.1,1"]) == 0
+    place, _ = results(folder)
+    page = (place / "steer.html").read_text()
+    assert "mathdefault" not in page and ">0.1</text>" in page
+    assert "&lt;b&gt;.jsonl" in page and "<b>.jsonl" not in page
