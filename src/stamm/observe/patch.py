@@ -23,8 +23,6 @@ from stamm.models.attention import KVCache
 from stamm.models.attention_mask import attention_inputs
 from stamm.models.decoder import Decoder
 from stamm.observe.taps import Hook, tapped
-from stamm.pages.figure import DataTable, Figure
-from stamm.pages.formatting import fixed
 from stamm.pages.svg_figure import Axes, draw
 from stamm.pages.text import one_line
 from stamm.pages.theme import drawn
@@ -56,8 +54,10 @@ class PatchGrid:
     corrupted: float
     answers: tuple[int, int]
 
-    def figure(self, tokens: Sequence[str] = ()) -> Figure:
+    def svg(self, tokens: Sequence[str] = ()) -> str:
         """A drawing of the grid: layers from the input upwards, positions from left to right.
+
+        A cell is the stronger the farther it is from the corrupted prompt, in another colour if away from the clean one.
 
         tokens   texts of the positions
         """
@@ -73,31 +73,15 @@ class PatchGrid:
                     layer, 0.94, 0.94, left=position - 0.47, color=drawn("series-0" if share >= 0 else "series-1"),
                     alpha=min(abs(share), 1.0),
                 )  # fmt: skip
+            axes.set_title(
+                f"{_TITLES[self.metric]}: clean {self.clean:.4g}, corrupted {self.corrupted:.4g}"
+            )
             axes.set_xticks(range(positions), names, rotation=90)
             axes.set_yticks(range(layers))
             axes.set_ylabel("layer")
             axes.grid(visible=False)
 
-        return Figure(
-            key="patches",
-            title=f"Patched cells: {_TITLES[self.metric]}",
-            caption=(
-                f"The residual stream behind a layer, at one position, is that of the clean prompt. Clean prompt "
-                f"{self.clean:.4g}, corrupted prompt {self.corrupted:.4g}; the stronger a cell, the farther it is from "
-                "the corrupted prompt, in the second colour if away from the clean one."
-            ),
-            alt="every cell is in the table below",
-            svg=draw("patches", 1.2 + 0.22 * layers, paint),
-            data=DataTable(
-                columns=("layer", *names),
-                rows=tuple(
-                    (str(n), *(fixed(v, 4) for v in row))
-                    for n, row in enumerate(self.values.tolist())
-                ),
-            ),
-            source="",
-            command="stamm.patch_grid",
-        )
+        return draw("patches", 1.4 + 0.22 * layers, paint)
 
 
 def patch_grid(

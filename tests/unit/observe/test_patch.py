@@ -95,13 +95,13 @@ def test_metrics_are_those_of_their_formulas() -> None:
     assert found.clean == 0.0 < found.corrupted
 
 
-def test_the_figure_has_every_cell_and_escapes_tokens() -> None:
-    found = patch_grid(build_decoder(PLAIN, seed=3), CLEAN, CORRUPTED, "kl")
-    figure = found.figure([*"abcdef", "<b>&"])
-    assert figure.svg.startswith("<svg") and "<b>" not in figure.svg
-    assert [len(row) for row in figure.data.rows] == [8, 8, 8]
-    assert figure.data.columns == ("layer", *"abcdef", "<b>&")
-    assert not any(math.isnan(float(cell)) for row in figure.data.rows for cell in row)
+def test_the_drawing_has_every_cell_and_escapes_tokens() -> None:
+    grid = patch_grid(build_decoder(PLAIN, seed=3), CLEAN, CORRUPTED, "kl")
+    svg = grid.svg([*"abcdef", "<b>&"])
+    assert svg.startswith("<svg") and "<b>" not in svg and "&lt;b&gt;&amp;" in svg
+    # A cell as far from the clean prompt as the corrupted one is not drawn; one that is clean is full.
+    assert not math.isnan(float(grid.values.sum()))
+    assert svg.count("opacity") >= grid.values.numel() - 2
 
 
 @pytest.mark.parametrize(
