@@ -23,7 +23,7 @@ from stamm.models.attention import KVCache
 from stamm.models.attention_mask import attention_inputs
 from stamm.models.decoder import Decoder
 from stamm.observe.taps import Hook, tapped
-from stamm.pages.svg_figure import Axes, draw
+from stamm.pages.svg_figure import Axes, picture
 from stamm.pages.text import one_line
 from stamm.pages.theme import drawn
 
@@ -54,8 +54,8 @@ class PatchGrid:
     corrupted: float
     answers: tuple[int, int]
 
-    def svg(self, tokens: Sequence[str] = ()) -> str:
-        """A drawing of the grid: layers from the input upwards, positions from left to right.
+    def picture(self, tokens: Sequence[str] = ()) -> bytes:
+        """The grid as a PNG, 1720 pixels wide: layers from the input upwards, positions from left to right.
 
         A cell is the stronger the farther it is from the corrupted prompt, in another colour if away from the clean one.
 
@@ -81,7 +81,7 @@ class PatchGrid:
             axes.set_ylabel("layer")
             axes.grid(visible=False)
 
-        return draw("patches", 1.4 + 0.22 * layers, paint)
+        return picture(1.4 + 0.22 * layers, paint)
 
 
 def patch_grid(
