@@ -4,6 +4,7 @@ The public interface for Python, imported on first use: `import stamm` loads no 
 
     run, compare, search             execute a recipe, a comparison, a search
     evaluate, audit, observe         measure trained models
+    steer, steered, patch_grid       steering vectors; a model with one; what activations carry, by layer and position
     sample, score                    completions of prompts; rewards of answers
     export, release, verify, report  write a model, a release, a page; check a release
     derive, emit, check              an activation from its gradient, in other languages; proofs and accuracy
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from stamm.losses.goldfish import keep_mask as goldfish_mask
     from stamm.losses.linear_cross_entropy import linear_cross_entropy
     from stamm.models.generate import greedy as generate
+    from stamm.models.steering import steered
+    from stamm.observe.patch import patch_grid
     from stamm.observe.verb import observe
     from stamm.recipes.execute import run
     from stamm.recipes.ledger import ledger, open_pack
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from stamm.reports.verb import report
     from stamm.runs.metrics import read_metrics
     from stamm.search.verb import search
+    from stamm.steer.verb import steer
     from stamm.swap.callback import StammCallback
     from stamm.swap.shapes import parameter_groups
     from stamm.swap.verb import swap
@@ -103,6 +107,7 @@ __all__ = [
     "open_pack",
     "open_run",
     "parameter_groups",
+    "patch_grid",
     "read_metrics",
     "recipes",
     "release",
@@ -111,12 +116,14 @@ __all__ = [
     "sample",
     "score",
     "search",
+    "steer",
+    "steered",
     "swap",
     "verify",
 ]
 
 # Packages whose name is that of a verb, of which NAME/verb.py has the function.
-_VERBS = ("audit", "compare", "evaluate", "export", "observe", "release", "search", "swap")
+_VERBS = ("audit", "compare", "evaluate", "export", "observe", "release", "search", "steer", "swap")
 # Public name -> module, or module:name where the name differs.
 _MODULE_OF = {
     "ConfigError": "base.errors",
@@ -144,11 +151,13 @@ _MODULE_OF = {
     "open_pack": "recipes.ledger",
     "open_run": "recipes.run_folder",
     "parameter_groups": "swap.shapes",
+    "patch_grid": "observe.patch",
     "read_metrics": "runs.metrics",
     "report": "reports.verb",
     "run": "recipes.execute",
     "sample": "align.verb",
     "score": "align.verb",
+    "steered": "models.steering",
     "verify": "release.verification",
 }
 _PACKAGES = ("activations", "recipes", *_VERBS)

@@ -82,6 +82,9 @@ QUICK: dict[str, list[tuple[str, str]]] = {
     "gpu_training": [("xielu --device cpu --quick", r'"tokens_per_s": \[\d')],
     "linear_cross_entropy": [("--quick", r"float32 +[\d,.]+ +[\d,.]+")],
     "optimizer": [("--quick", r"fused +\d+\.\d\d +1\.00")],
+    "patching": [
+        ("--quick --rounds 1", r"shared \d+\.\d\d and \d+\.\d\d times as fast; \d\.\de-0\d apart")
+    ],
     "pii": [("--corpus DEMO/rights.jsonl.zst", r"stamm +email 1\.000[^$]*phone +\d+\.\d MB/s")],
     "plan_time": [("--cases small --seconds 0.01 --threads 1 --no-compile", r"small +12 +\d+\.\d")],
     "robots": [("--addresses 2", r"\d   shuffled\n")],

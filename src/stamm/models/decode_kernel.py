@@ -285,10 +285,13 @@ _KINDS: dict[str, Callable[[StackWeights, int], DecodeStack]] = {
 
 
 def is_supported(weights: StackWeights) -> bool:
-    """Whether the kernel supports a decoder: float32 on a CPU, widths that are multiples of 16."""
+    """Whether the kernel supports a decoder: float32 on a CPU, widths that are multiples of 16, no steering."""
     width, like = weights.shape.width, weights.head
     whole = width % _LANES == 0 and like.shape[1] % _LANES == 0
-    return like.dtype == torch.float32 and like.is_cpu and whole and width <= _WIDEST
+    steered = any(layer.steering is not None for layer in weights.layers)
+    return (
+        like.dtype == torch.float32 and like.is_cpu and whole and width <= _WIDEST and not steered
+    )
 
 
 @lru_cache(maxsize=1)

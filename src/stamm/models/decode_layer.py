@@ -45,6 +45,7 @@ class LayerWeights:
 
     projections   of queries, keys and values; with their biases, or none
     gate          None in a plain block
+    steering      vector added to the output; None: nothing
     """
 
     attention_norm: Norm
@@ -57,6 +58,7 @@ class LayerWeights:
     up: Tensor
     down: Tensor
     activation: Activation | GatedActivation
+    steering: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,9 +168,10 @@ class _TorchLayer:
         qkv_BF = self._qkv(_normal(x_BD, weights.attention_norm))
         x_BD = x_BD + self._out(self._attended(qkv_BF, turn, mask_BGC, seen))
         normal_BD = _normal(x_BD, weights.ffn_norm)
-        return x_BD + self._down(
+        x_BD = x_BD + self._down(
             self._function(*(multiply(normal_BD) for multiply in self._inputs))
         )
+        return x_BD if weights.steering is None else x_BD + weights.steering
 
     def _attended(
         self, qkv_BF: Tensor, turn: tuple[Tensor, Tensor], mask_BGC: Tensor, seen: slice

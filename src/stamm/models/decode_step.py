@@ -209,6 +209,7 @@ def _layer_weights(layer: nn.Module, shape: HeadShape, dtype: torch.dtype) -> La
         up=_weight(block.up_proj),
         down=_weight(block.down_proj),
         activation=block.act_fn,
+        steering=layer.steering_D,
     )
 
 
