@@ -65,9 +65,9 @@ def run(options: argparse.Namespace, verb: str) -> int:
         results = (observations, plasticity)
         print_json(
             {
-                str(of.places[model]): asdict(record)
-                for of in results
-                for model, record in of.items()
+                str(mapping.places[model]): asdict(record)
+                for mapping in results
+                for model, record in mapping.items()
             }
         )
     elif plasticity:
@@ -107,10 +107,10 @@ def _print_layers(observed: ObserveFile) -> None:
             f"{sparsity.loss:.4f} -> {sparsity.skipped_loss:.4f} nats"
         )
     for layer in observed.layers:
-        for place in layer.massive:
+        for massive in layer.massive:
             print(
-                f"layer {layer.layer}: massive activation {place.value:.4g} in dimension {place.dimension} at "
-                f"{place.token!r}, {place.count:,} times"
+                f"layer {layer.layer}: massive activation {massive.value:.4g} in dimension {massive.dimension} at "
+                f"{massive.token!r}, {massive.count:,} times"
             )
 
 

@@ -105,17 +105,17 @@ def _sparsity(
             f"a layer {widest(decoder):,} units"
         )
         return layers, None
-    found = find_thresholds(decoder, calibration.sequences, batch_tokens=size)
+    thresholds = find_thresholds(decoder, calibration.sequences, batch_tokens=size)
     nothing = SparsityThresholds(cett=0.0, values=(0.0,) * len(layers))
     dense = skipped_units(decoder, reported, nothing, size)
-    skipped = skipped_units(decoder, reported, found, size)
+    skipped = skipped_units(decoder, reported, thresholds, size)
     sparsity = SparsityObservation(
         perplexity=PERPLEXITY,
         calibration=calibration.name,
         calibration_tokens=calibration.tokens,
         calibration_sha256=sha256_value([list(s) for s in calibration.sequences]),
-        cett=found.cett,
-        thresholds=found.values,
+        cett=thresholds.cett,
+        thresholds=thresholds.values,
         share=skipped.share,
         loss=dense.loss,
         skipped_loss=skipped.loss,

@@ -99,10 +99,10 @@ class MassiveActivations:
         massive_ND = (size_ND > MASSIVE) & (size_ND > MASSIVE_RATIO * median_N1)
         self.count += int(massive_ND.sum())
         for row, dimension in massive_ND.nonzero().tolist():
-            place = (int(ids_N[row]), dimension)
-            number, largest = self._by_place.get(place, (0, 0.0))
+            position = (int(ids_N[row]), dimension)
+            number, largest = self._by_place.get(position, (0, 0.0))
             value = float(residual_ND[row, dimension])
-            self._by_place[place] = (number + 1, max(largest, value, key=abs))
+            self._by_place[position] = (number + 1, max(largest, value, key=abs))
 
     def result(self, decode: Callable[[Sequence[int]], str]) -> tuple[MassiveActivation, ...]:
         """The MOST_MASSIVE places with the largest magnitudes."""

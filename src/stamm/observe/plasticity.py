@@ -46,11 +46,11 @@ def plasticity_loss(
     Raises   DataError without a sequence of two tokens
     """
     inputs: list[list[int]] = []
-    left = TOKENS
+    remaining = TOKENS
     for sequence in sequences:
-        inputs.append(list(sequence[: min(len(sequence) - 1, LENGTH, left)]))
-        left -= len(inputs[-1])
-        if not left:
+        inputs.append(list(sequence[: min(len(sequence) - 1, LENGTH, remaining)]))
+        remaining -= len(inputs[-1])
+        if not remaining:
             break
     if not any(inputs):
         raise DataError("no text to probe plasticity on", fix="Give texts of at least two tokens")

@@ -49,7 +49,7 @@ class SparsityThresholds:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedUnits:
-    """What the thresholds do on a text.
+    """The effect of thresholds on a text.
 
     share    skipped units of all layers, over all tokens and units
     shares   the same of each layer
@@ -126,7 +126,9 @@ def skipped_units(
     units = [tokens * decoder.config.ffn_of(layer).width for layer in range(len(skipped))]
     return SkippedUnits(
         share=sum(skipped) / sum(units),
-        shares=tuple(count / of for count, of in zip(skipped, units, strict=True)),
+        shares=tuple(
+            count / units_of_layer for count, units_of_layer in zip(skipped, units, strict=True)
+        ),
         loss=loss,
     )
 

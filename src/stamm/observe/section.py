@@ -112,10 +112,10 @@ def outlier_table(arms: _Arms) -> DataTable:
     notes = [_sparsity_note(arm, observation) for arm, observation in arms]
     for arm, observation in arms:
         notes += [
-            f"{one_line(arm.name, 40)}, layer {layer.layer}: massive {place.value:.0f} in dimension "
-            f"{place.dimension} at {one_line(repr(place.token), 30)}, {place.count:,} times."
+            f"{one_line(arm.name, 40)}, layer {layer.layer}: massive {massive.value:.0f} in dimension "
+            f"{massive.dimension} at {one_line(repr(massive.token), 30)}, {massive.count:,} times."
             for layer in observation.layers
-            for place in layer.massive[:1]
+            for massive in layer.massive[:1]
         ]
     return DataTable(
         columns=(
@@ -139,6 +139,11 @@ def _sparsity_note(arm: ArmView, observation: ObserveFile) -> str:
         f"{sparsity.calibration_tokens:,} tokens of {one_line(sparsity.calibration, 60)}; on the observed text "
         f"this costs {sparsity.skipped_loss - sparsity.loss:+.4f} nats a token."
     )
+
+
+def _skippable(observation: ObserveFile) -> str:
+    sparsity = observation.sparsity
+    return "none" if sparsity is None else fixed(sparsity.share, 3)
 
 
 def observation_figure(run: RunView, arms: _Arms) -> Figure:
@@ -165,8 +170,7 @@ def outlier_figure(run: RunView, arms: _Arms) -> Figure:
         "One model of one seed."
     )
     ends = "; ".join(
-        f"{arm.name}: {_number(None if (of := observation.sparsity) is None else of.share, 3)} skippable"
-        for arm, observation in arms
+        f"{arm.name}: {_skippable(observation)} skippable" for arm, observation in arms
     )
     return _by_depth(
         run, arms, _OUTLIERS, "outliers", "Sparsity and outliers by depth", caption, ends
@@ -178,7 +182,7 @@ def plasticity_figure(
 ) -> Figure:
     """Loss on random targets after the steps of the probe, from every checkpoint."""
 
-    def place(file: PlasticityFile, files: Sequence[PlasticityFile]) -> str:
+    def name_of(file: PlasticityFile, files: Sequence[PlasticityFile]) -> str:
         return "model" if file is files[-1] else f"{file.step or 0:,}"
 
     def paint(panels: list[Axes]) -> None:
@@ -200,7 +204,7 @@ def plasticity_figure(
         legend(panels[0], columns=3)
 
     rows = tuple(
-        (one_line(arm.name, 40), place(file, files), fixed(file.initial_loss, 4), fixed(file.final_loss, 4),
+        (one_line(arm.name, 40), name_of(file, files), fixed(file.initial_loss, 4), fixed(file.final_loss, 4),
          fixed(file.fresh_loss, 4))
         for arm, files in arms
         for file in files
