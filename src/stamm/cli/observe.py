@@ -121,10 +121,10 @@ def _print_plasticity(probed: list[PlasticityFile]) -> None:
     )
     rows = [
         ["model" if file.step is None else f"{file.step:,}",
-         *(f"{loss:.4f}" for loss in (file.initial_loss, file.final_loss, file.fresh_loss))]
+         *map(_number, (file.initial_loss, file.final_loss, file.mean_loss, file.fresh_loss))]
         for file in probed
     ]  # fmt: skip
-    print_table(["step", "before", "after", "after, new weights"], rows)
+    print_table(["step", "before", "after", "mean", "after, new weights"], rows)
 
 
 def _number(value: float | None) -> str:

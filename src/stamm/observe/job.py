@@ -27,18 +27,24 @@ CALIBRATION_TOKENS = 8192
 
 
 def observed_model(
-    config: ObserveConfig, model: OpenModel, pack: Path | None, progress: Progress
+    config: ObserveConfig,
+    model: OpenModel,
+    pack: Path | None,
+    progress: Progress,
+    *,
+    checkpoint: bool = False,
 ) -> dict[str, Any]:
     """The content of the file of one model, of the kind that `config.probe` names.
 
-    pack   the packed corpus of the model's run: held-out text without text=FILE, and calibration text
+    pack         the packed corpus of the model's run: held-out text without text=FILE, and calibration text
+    checkpoint   whether it is one: the plasticity probe of new weights is that of the final model alone
 
     Raises   DataError when the text cannot be read, or activations are not finite
     """
     text = _text(config, model, pack)
     content = {"model_sha256": model.sha256, "text": text.name}
     if config.probe == "plasticity":
-        return {**content, **_plasticity(model, text, progress)}
+        return {**content, **_plasticity(model, text, progress, with_fresh=not checkpoint)}
     layers = observe_layers(config, model.decoder, text, progress)
     progress.begin("outliers and sparsity", 2, "stages")
     decode, size = model.tokenizer.decode, config.batch_tokens
@@ -64,19 +70,24 @@ def _text(config: ObserveConfig, model: OpenModel, pack: Path | None) -> Observe
     return text_of_file(config, path, model.tokenizer.encode, model.prefix, context)
 
 
-def _plasticity(model: OpenModel, text: ObservedText, progress: Progress) -> dict[str, Any]:
-    progress.begin("plasticity", 2, "models")
+def _plasticity(
+    model: OpenModel, text: ObservedText, progress: Progress, *, with_fresh: bool
+) -> dict[str, Any]:
+    progress.begin("plasticity", 1 + with_fresh, "models")
     probed = plasticity_loss(model.decoder, text.sequences)
     progress.advance(1)
-    fresh = build_decoder(model.decoder.config, SEED)
-    final = plasticity_loss(fresh, text.sequences).final
-    progress.end(f"{probed.final:.4f} nats after {STEPS} steps, {final:.4f} from new weights")
+    fresh = None
+    if with_fresh:
+        drawn = build_decoder(model.decoder.config, SEED)
+        fresh = plasticity_loss(drawn, text.sequences).final
+    progress.end(f"{probed.final:.4f} nats after {STEPS} steps")
     return {
         "tokens": probed.tokens,
         "steps": STEPS,
         "initial_loss": probed.initial,
         "final_loss": probed.final,
-        "fresh_loss": final,
+        "mean_loss": probed.mean,
+        "fresh_loss": fresh,
     }
 
 

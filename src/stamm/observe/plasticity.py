@@ -25,10 +25,11 @@ STEPS, RATE, TOKENS, LENGTH, SEED = 200, 1e-3, 512, 64, 20_230_314
 
 @dataclass(frozen=True, kw_only=True)
 class PlasticityLoss:
-    """Mean nats of a random target: before the first step, and after the last."""
+    """Mean nats of a random target: before the first step, after the last, and the mean of the steps' losses."""
 
     initial: float
     final: float
+    mean: float
     tokens: int
 
 
@@ -70,4 +71,5 @@ def plasticity_loss(
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
                 optimizer.step()
-    return PlasticityLoss(initial=losses[0], final=losses[-1], tokens=count)
+    mean = sum(losses) / len(losses)
+    return PlasticityLoss(initial=losses[0], final=losses[-1], mean=mean, tokens=count)

@@ -157,7 +157,9 @@ class PlasticityFile:
     """plasticity.json: the plasticity probe (`observe.plasticity`) of a model or a checkpoint.
 
     initial_loss, final_loss   mean nats of a random target, before the first step and after the last
-    fresh_loss                 the final loss of a decoder of the same shape with newly drawn weights
+    mean_loss                  mean over the steps, which differs where all final losses are near 0
+    fresh_loss                 the final loss of a decoder of the same shape with newly drawn weights; None
+                               for a checkpoint
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -170,7 +172,8 @@ class PlasticityFile:
     steps: int
     initial_loss: float
     final_loss: float
-    fresh_loss: float
+    mean_loss: float
+    fresh_loss: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -198,14 +198,15 @@ def plasticity_figure(
                 color=colour,
                 label=legend_name(arm.name),
             )
-            panels[0].axhline(files[-1].fresh_loss, color=colour, lw=0.8, ls=":")
+            if (fresh := files[-1].fresh_loss) is not None:
+                panels[0].axhline(fresh, color=colour, lw=0.8, ls=":")
         panels[0].set_xlabel("checkpoint, by step; the model last")
         panels[0].set_ylabel("nats")
         legend(panels[0], columns=3)
 
     rows = tuple(
         (one_line(arm.name, 40), name_of(file, files), fixed(file.initial_loss, 4), fixed(file.final_loss, 4),
-         fixed(file.fresh_loss, 4))
+         fixed(file.mean_loss, 4), _number(file.fresh_loss, 4))
         for arm, files in arms
         for file in files
     )  # fmt: skip
@@ -223,7 +224,14 @@ def plasticity_figure(
         ),
         svg=draw_panels("plasticity", 2.6, paint, 1),
         data=DataTable(
-            columns=("arm", "step", "loss before", "loss after", "from new weights"),
+            columns=(
+                "arm",
+                "step",
+                "loss before",
+                "loss after",
+                "mean of the steps",
+                "after, from new weights",
+            ),
             rows=rows[:_MOST_ROWS],
             words=1,
         ),

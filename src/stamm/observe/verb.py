@@ -197,7 +197,9 @@ def _observe(target: _Target, config: ObserveConfig, kind: type[R], console: Con
     loaded("stamm.models.determinism").set_determinism(config.threads)
     model = _load(target)
     console.log(str(target.checkpoint or target.source.model))
-    content = loaded(_JOB).observed_model(config, model, target.pack, console)
+    content = loaded(_JOB).observed_model(
+        config, model, target.pack, console, checkpoint=target.checkpoint is not None
+    )
     if target.checkpoint is None:
         set_aside(target.file.parent, model.sha256)
     step = None if target.checkpoint is None else int(target.checkpoint.name.removeprefix("step-"))

@@ -40,6 +40,7 @@ def test_the_loss_is_that_of_a_plain_loop() -> None:
         optimizer.step()
     assert found.initial == pytest.approx(losses[0], rel=1e-5)
     assert found.final == pytest.approx(losses[5], rel=1e-4)
+    assert found.mean == pytest.approx(sum(losses) / 6, rel=1e-4)
 
 
 def test_the_decoder_is_left_as_it_was_and_may_be_frozen() -> None:
