@@ -393,6 +393,8 @@ def tables(lines: Sequence[dict[str, Any]]) -> str:
                 text.append(_row(f"{arm} minus PFO", columns, difference=True))
         text.append("")
     control = [line for line in lines if line.get("loss") == "ppo"]
+    if not control:
+        return "\n".join(text)
     text += ["<!-- control -->", "| arm | seeds | " + " | ".join(MEASURES) + " | plasticity |"]
     text.append("|---" * (len(MEASURES) + 3) + "|")
     for arm in ("start", *dict.fromkeys(line["arm"] for line in control)):
