@@ -107,7 +107,7 @@ def train(config: PretrainConfig, workspace: Workspace, branch: Branch | None = 
         open_data=open_data,
         make_objective=load_objective(config.objective),
         start=_start(config, workspace.inputs),
-        kernels=recorded_kernels(branch.source) if branch and branch.step else None,
+        kernels=recorded_kernels(branch.source) if branch else None,
         until=branch.until if branch else None,
     )
     train_run(config, workspace, kind)

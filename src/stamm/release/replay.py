@@ -1,0 +1,252 @@
+"""Replay of training: segments between neighbouring checkpoints of a release are trained again.
+
+The verifier gives the seed that picks them, after the release is published: of N segments of which one is
+forged, k picked ones contain it with probability k / N.
+
+On a machine that computes as that of the run did, each file of the checkpoint and each metric must have the
+same bits. Elsewhere kernels round differently, and training amplifies it. The distance between both results is
+then compared with how far the segment moved the weights:
+
+  deviation = |replayed - published| / |published - weights at the start of the segment|
+
+in the Euclidean norm over all parameters. A forged change that is smaller than TOLERANCE of what the segment
+learned is not found there.
+
+Measured  bench/replay.py: TOLERANCE is several times the deviation between AVX-512 and AVX2
+Checked   tests/unit/release/test_replay.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from stamm.base.config import from_plain
+from stamm.base.errors import DataError, RunError, StammError
+from stamm.base.files import read_json, sha256_file
+from stamm.base.schema import read_record
+from stamm.base.user_code import check_stored_code
+from stamm.engine.checkpoint_files import checkpoint_folder, checkpoint_steps, read_state
+from stamm.models.decoder import build_decoder
+from stamm.models.serialization import load_decoder
+from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.job import Branch, train
+from stamm.pretrain.machine import machine_differences
+from stamm.release.layout import RECORD, RUN, arm_folder
+from stamm.release.records import ReleaseFile
+from stamm.runs.job import Workspace
+from stamm.runs.metrics import read_metrics
+
+TOLERANCE = 0.02
+"""Largest deviation of a segment on a machine that computes with other kernels."""
+_MODEL = "model/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedSegment:
+    """Training from the checkpoint of step `first` to that of step `last`, repeated.
+
+    deviation   of the weights, as the module defines it; 0 for the same bits
+    problem     what is wrong with the published checkpoint; "" for nothing
+    """
+
+    first: int
+    last: int
+    deviation: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Replay of some segments of a release.
+
+    picked        in the order of their steps
+    segments      number of all segments that can be replayed
+    differences   of this machine and that of the run that may change bits; (): bits were compared
+    model_problem   why the released weights are not those of the last checkpoint; "" when they are
+    """
+
+    arm: str
+    model_problem: str
+    picked: tuple[ReplayedSegment, ...]
+    segments: int
+    differences: tuple[str, ...]
+
+
+def replay(release: Path, pack: Path, count: int, seed: int) -> Replay:
+    """Train `count` segments of the run in a release again, and compare their checkpoints.
+
+    pack     packed corpus of the run, as its manifest in the release describes it
+    Raises   RunError when the release has no checkpoints or the run cannot be replayed; DataError for
+             another packed corpus; ConfigError for code of the user's that the configuration names
+    """
+    record = read_record(ReleaseFile, release / RECORD)
+    arm = release / arm_folder(record.arm)
+    if not (pack / "manifest.json").is_file() or record.pack_sha256 != sha256_file(
+        pack / "manifest.json"
+    ):
+        raise DataError(
+            f"{pack} is not the packed corpus of the release, whose manifest is {RUN}/pack/manifest.json",
+            fix="Name the folder pack/ of the run with --pack",
+        )
+    config = _config(arm)
+    steps = checkpoint_steps(arm / "checkpoints")
+    known = [0, *steps] if config.begin is None else steps
+    segments = list(itertools.pairwise(dict.fromkeys(known)))
+    if not segments:
+        raise RunError(
+            f"{release} has no checkpoints to replay between",
+            fix="Release with checkpoints=true a run with engine.keep_every=N",
+        )
+    differences = machine_differences(arm, config.engine)
+    picked = []
+    for first, last in picked_segments(segments, count, seed):
+        with tempfile.TemporaryDirectory() as folder:
+            segment = _Segment(config, arm, pack, first, last, Path(folder))
+            picked.append(segment.replayed(same_bits=not differences))
+    return Replay(
+        arm=record.arm,
+        model_problem=_model_problem(arm, steps[-1]),
+        picked=tuple(picked),
+        segments=len(segments),
+        differences=differences,
+    )
+
+
+def picked_segments(
+    segments: list[tuple[int, int]], count: int, seed: int
+) -> list[tuple[int, int]]:
+    """`count` of the segments, each set of them equally likely over the seeds; in their order."""
+
+    def draw(segment: tuple[int, int]) -> str:
+        return hashlib.sha256(f"replay {seed} {segment[0]} {segment[1]}".encode()).hexdigest()
+
+    return sorted(sorted(segments, key=draw)[:count])
+
+
+def _model_problem(arm: Path, last: int) -> str:
+    """Why the released weights are not those of the last checkpoint; "" when they are."""
+    released = dict(load_decoder(arm / "model").named_parameters())
+    stored = {k: v for k, v in _weights(arm, last).items() if not k.endswith(".guide")}
+    if stored.keys() != released.keys():
+        return f"does not have the tensors of the checkpoint of step {last}"
+    different = [name for name, tensor in released.items() if not tensor.equal(stored[name])]
+    return f"{different[0]} is not that of the checkpoint of step {last}" if different else ""
+
+
+def _config(arm: Path) -> PretrainConfig:
+    path = arm / "config.json"
+    plain: Any = read_json(path)
+    if plain.get("kind") != "pretrain" or "rule" in plain.get("config", {}):
+        raise RunError(
+            f"{path} is not that of a pretraining run on its whole packed corpus",
+            fix="Such a run is repeated from the runs that it was made from",
+        )
+    config = from_plain(PretrainConfig, plain["config"], str(path))
+    check_stored_code(config, str(path), (), "replay it as a run of your own")
+    # Neither changes a weight.
+    return replace(config, trackers=(), evaluate=None, tuned="")
+
+
+@dataclass(frozen=True)
+class _Segment:
+    config: PretrainConfig
+    arm: Path
+    pack: Path
+    first: int
+    last: int
+    folder: Path
+
+    def replayed(self, *, same_bits: bool) -> ReplayedSegment:
+        """The segment, trained again in `folder`; what makes it differ is a problem, not an error."""
+        try:
+            state = self._published()
+            train(
+                self.config,
+                Workspace(folder=self.folder, inputs={"pack": self.pack}),
+                Branch(source=self.arm, step=self.first, until=self.last),
+            )
+            deviation = self._deviation()
+        except StammError as error:
+            return self._result(math.inf, error.what)
+        metrics = self._different_metric()
+        own = read_state(checkpoint_folder(self.folder / "checkpoints", self.last))
+        if same_bits and own["sha256"] != state["sha256"]:
+            return self._result(
+                deviation, f"is not what training from step {self.first} gives: other bits"
+            )
+        if same_bits and metrics:
+            return self._result(deviation, f"has other metrics than training gives: {metrics}")
+        if not deviation <= TOLERANCE:
+            share = f"{deviation:.2%} of what the segment changes, more than {TOLERANCE:.0%}"
+            return self._result(
+                deviation, f"is not what training from step {self.first} gives: {share}"
+            )
+        return self._result(deviation, "")
+
+    def _result(self, deviation: float, problem: str) -> ReplayedSegment:
+        return ReplayedSegment(
+            first=self.first, last=self.last, deviation=deviation, problem=problem
+        )
+
+    def _published(self) -> dict[str, Any]:
+        """The state of the published checkpoint, whose files have the hashes that it lists.
+
+        Raises   DataError when they do not, or several processes wrote them
+        """
+        path = checkpoint_folder(self.arm / "checkpoints", self.last)
+        state = read_state(path)
+        if len(state["sha256"]) != 1:
+            raise DataError(f"{path} was written by several processes, which are not replayed")
+        for name, sha256 in state["sha256"].items():
+            if not (path / name).is_file() or sha256_file(path / name) != sha256:
+                raise DataError(f"{path / name} has changed since it was written")
+        return state
+
+    def _deviation(self) -> float:
+        published, own = _weights(self.arm, self.last), _weights(self.folder, self.last)
+        if self.first:
+            before: Mapping[str, Tensor] = _weights(self.arm, self.first)
+        else:
+            before = dict(build_decoder(self.config.model, self.config.seed).state_dict())
+        names = published.keys() & own.keys() & before.keys()
+        if published.keys() != own.keys() or not names:
+            raise DataError("the published checkpoint has other tensors than training gives")
+        apart = sum(float((own[n].double() - published[n]).square().sum()) for n in names)
+        moved = sum(float((published[n] - before[n].double()).square().sum()) for n in names)
+        return math.sqrt(apart / moved) if moved else (0.0 if not apart else math.inf)
+
+    def _different_metric(self) -> str:
+        """The first metric of the segment that training gives otherwise; "" for none."""
+        published = {line["step"]: line for line in read_metrics(self.arm / "metrics.jsonl")}
+        for line in read_metrics(self.folder / "metrics.jsonl"):
+            if line["step"] <= self.first:
+                continue
+            for name, value in line.items():
+                if (there := published.get(line["step"], {}).get(name)) != value:
+                    return f"{name} of step {line['step']} is {value}, and {there} is published"
+        return ""
+
+
+def _weights(arm: Path, step: int) -> dict[str, Tensor]:
+    """The parameters in a checkpoint by name."""
+    path = checkpoint_folder(arm / "checkpoints", step)
+    try:
+        return {
+            name.removeprefix(_MODEL): tensor
+            for shard in sorted(path.glob("*.safetensors"))
+            for name, tensor in load_file(shard).items()
+            if name.startswith(_MODEL)
+        }
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
