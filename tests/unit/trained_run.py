@@ -21,7 +21,7 @@ from stamm.runs.job import Workspace
 from tests.unit.small_corpus import pack_corpus
 
 STEPS, BATCH, CONTEXT = 12, 4, 32
-WORDS = "river road tree house stone water light wind field bird".split()
+WORDS = ["river", "road", "tree", "house", "stone", "water", "light", "wind", "field", "bird"]
 COPY = f"{1:032x}", f"{60:032x}"  # nearly the same text
 
 
@@ -84,7 +84,9 @@ def trained_arm(root: Path, **changes: Any) -> Path:
     """The arm of a run in `root`, which has a corpus."""
     arm = root / "arms" / "toy"
     arm.mkdir(parents=True)
-    job.run(config_of(root / "pack", **changes), Workspace(folder=arm, inputs={"pack": root / "pack"}))
+    job.run(
+        config_of(root / "pack", **changes), Workspace(folder=arm, inputs={"pack": root / "pack"})
+    )
     return arm
 
 
@@ -94,5 +96,3 @@ def same_run(one: Path, other: Path) -> bool:
     names = ["model/model.safetensors", "metrics.jsonl", f"{last}/state.json"]
     names += [f"{last}/{path.name}" for path in (one / last).glob("*.safetensors")]
     return all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
-
-

@@ -38,7 +38,9 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         metavar="N",
         help="train N segments between checkpoints again, and compare",
     )
-    parser.add_argument("--seed", type=int, metavar="S", help="picks the segments (default: random)")
+    parser.add_argument(
+        "--seed", type=int, metavar="S", help="picks the segments (default: random)"
+    )
     parser.add_argument(
         "--pack",
         type=text,
@@ -103,7 +105,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
 
 
 def _replay_lines(verification: Verification) -> Iterator[str]:
-    """What was trained again, and how it was compared."""
+    """Lines on the segments that were trained again, and how they were compared."""
     replayed = verification.replayed
     if replayed is None:
         return

@@ -61,14 +61,14 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
     branch = None
     if isinstance(config, ForgetConfig):
         record = read_record(ForgetFile, workspace.inputs["forget"] / FORGET)
-        branch = Branch(source=workspace.inputs["source"].parent, step=record.checkpoint)
+        branch = RunBranch(source=workspace.inputs["source"].parent, step=record.checkpoint)
     else:
         config = apply_tuning(config, workspace.inputs)
     train(config, workspace, branch)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Branch:
+class RunBranch:
     """Training that continues another run to the same bits.
 
     source   folder of its arm
@@ -81,7 +81,7 @@ class Branch:
     until: int | None = None
 
 
-def train(config: PretrainConfig, workspace: Workspace, branch: Branch | None = None) -> None:
+def train(config: PretrainConfig, workspace: Workspace, branch: RunBranch | None = None) -> None:
     """Train `config.model` from the newest checkpoint in the folder, from that of `branch`, or from the beginning."""
     stream = open_stream(config, workspace.inputs)
     _check_vocabulary(config, stream)

@@ -20,14 +20,16 @@ _LIBRARIES = ("torch", "numpy")
 
 
 def machine_differences(arm: Path, engine: EngineConfig) -> tuple[str, ...]:
-    """What differs between this machine and that of the run in `arm` and may change bits; () for nothing.
+    """Differences of this machine and that of the run in `arm` that may change bits; () for none.
 
     Torch and its libraries choose kernels by the processor and its vector instructions.
     """
     timing = read_record_if_present(TimingFile, arm / "log" / "timing.json")
     devices = Counter({device_name(select_device(engine.device)): rank_and_size()[1]})
     here = _facts(environment(), devices)
-    there = _facts(read_json(arm / "manifest.json", MANIFEST_FIX), timing and timing.devices)
+    there = _facts(
+        read_json(arm / "manifest.json", MANIFEST_FIX), timing.devices if timing else None
+    )
     return tuple(
         f"{name} {there[name]} there, {here[name]} here"
         for name in here
@@ -36,7 +38,7 @@ def machine_differences(arm: Path, engine: EngineConfig) -> tuple[str, ...]:
 
 
 def _facts(plain: Mapping[str, Any], devices: Mapping[str, int] | None) -> dict[str, str]:
-    """What decides bits; `devices` None: not recorded, one processor is assumed."""
+    """Properties of a machine that decide bits. `devices` None: not recorded, one processor is assumed."""
     named = devices or {str(plain.get("cpu")): 1}
     return {
         "devices": ", ".join(f"{count} x {name}" for name, count in sorted(named.items())),

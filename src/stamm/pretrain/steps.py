@@ -123,7 +123,7 @@ def forget_step(
     *,
     external: Mapping[str, Path],
 ) -> Step:
-    """What must be trained again to forget documents.
+    """Plan of the training that forgets documents.
 
     inputs     "pack", "tokenizer" and "source" (config.json of the arm); "corpus" where there is one
     external   the requests, and further files that identify the inputs

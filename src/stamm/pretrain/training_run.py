@@ -240,7 +240,9 @@ def _choices(
     """The kernels recorded when the run started, those `given` for a new one, or new choices."""
     if (folder / "manifest.json").exists():
         return recorded_kernels(folder)
-    return choices_of_run(config, config.total_sequences(per_epoch), world) if given is None else given
+    return (
+        choices_of_run(config, config.total_sequences(per_epoch), world) if given is None else given
+    )
 
 
 def recorded_kernels(folder: Path) -> Choices:

@@ -121,7 +121,7 @@ class ForgetRecipe:
     def _training(self, model: StartModel, arm: Path) -> ForgetConfig:
         if model.steps or not model.pack:
             raise ConfigError(
-                f"run = {self.run} has no packed corpus, whose order says what was read when",
+                f"run = {self.run} has no packed corpus, whose order defines what was read when",
                 fix="Name the run that trained the model",
             )
         if why := Run(run_of_arm(arm), "", (), None).unfinished():
@@ -130,7 +130,7 @@ class ForgetRecipe:
         if config.begin is not None or config.foreign is not None or config.tuned:
             why = "begins from another run's checkpoint" if config.begin else "reads other files"
             raise ConfigError(
-                f"run = {self.run} {why}, so that its own order does not say all that was read",
+                f"run = {self.run} {why}, so that its own order does not define all that was read",
                 fix="Forget in the run that it begins from, and repeat this one from there",
             )
         given = {f.name: getattr(config, f.name) for f in fields(PretrainConfig)}

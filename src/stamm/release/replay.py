@@ -40,7 +40,7 @@ from stamm.engine.checkpoint_files import checkpoint_folder, checkpoint_steps, r
 from stamm.models.decoder import build_decoder
 from stamm.models.serialization import load_decoder
 from stamm.pretrain.config import PretrainConfig
-from stamm.pretrain.job import Branch, train
+from stamm.pretrain.job import RunBranch, train
 from stamm.pretrain.machine import machine_differences
 from stamm.release.layout import RECORD, RUN, arm_folder
 from stamm.release.records import ReleaseFile
@@ -174,7 +174,7 @@ class _Segment:
             train(
                 self.config,
                 Workspace(folder=self.folder, inputs={"pack": self.pack}),
-                Branch(source=self.arm, step=self.first, until=self.last),
+                RunBranch(source=self.arm, step=self.first, until=self.last),
             )
             deviation = self._deviation()
         except StammError as error:

@@ -92,8 +92,8 @@ def verify(
             f"{'seed' if pack is None else 'pack'} is given, and no segment is replayed",
             fix="Set replay=N, with --replay N",
         )
-    found = problems_of(root, public)
-    problems = tuple(found if all else itertools.islice(found, 1))
+    reported = problems_of(root, public)
+    problems = tuple(reported if all else itertools.islice(reported, 1))
     replayed = None
     if replay is not None and not problems:
         seed = secrets.randbits(32) if seed is None else seed

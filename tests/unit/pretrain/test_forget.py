@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import shutil
@@ -19,7 +20,6 @@ from stamm.base.schema import write_record
 from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.shuffle import WindowOrder
-from stamm.engine import checkpoint_files
 from stamm.engine.trainer import Trainer
 from stamm.pretrain import job
 from stamm.pretrain.config import PretrainConfig
@@ -88,7 +88,9 @@ def planned(run: Path, folder: Path, names: list[str], **settings: Any) -> list[
     requests.write_text("\n".join(names) + "\n")
     rule = settings.pop("rule", "replace")
     base = config_of(run / "pack")
-    training = ForgetConfig(rule=rule, **{f.name: getattr(base, f.name) for f in fields(PretrainConfig)})
+    training = ForgetConfig(
+        rule=rule, **{f.name: getattr(base, f.name) for f in fields(PretrainConfig)}
+    )
     progress = Lines()
     forget_job.run(
         ForgetPlanConfig(documents=(str(requests),), training=training, **settings),
@@ -109,7 +111,9 @@ def forgotten(run: Path, plan: Path, folder: Path, rule: ForgetRule = "replace")
     """Train without the documents in `folder`; the messages."""
     folder.mkdir(exist_ok=True)
     base = config_of(run / "pack")
-    config = ForgetConfig(rule=rule, **{f.name: getattr(base, f.name) for f in fields(PretrainConfig)})
+    config = ForgetConfig(
+        rule=rule, **{f.name: getattr(base, f.name) for f in fields(PretrainConfig)}
+    )
     progress = Lines()
     inputs = {
         "pack": run / "pack",
@@ -170,7 +174,10 @@ def test_the_altered_documents_would_be_seen(
     spans = read_spans(tmp_path / "plan")
     monkeypatch.setattr(job, "open_stream", lambda *_: Altered(split, spans))
     (tmp_path / "altered").mkdir()
-    job.run(config_of(run / "pack"), Workspace(folder=tmp_path / "altered", inputs={"pack": run / "pack"}))
+    job.run(
+        config_of(run / "pack"),
+        Workspace(folder=tmp_path / "altered", inputs={"pack": run / "pack"}),
+    )
     assert not same_run(tmp_path / "altered", run / "arms" / "toy")
 
 
@@ -193,7 +200,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(
         save(self, step, metrics)
 
     for where, name, kill in (
-        (checkpoint_files.shutil, "copytree", cut),
+        (shutil, "copytree", cut),
         (Trainer, "_save", killed),
     ):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -214,7 +221,9 @@ def test_another_machine_is_refused_and_what_is_not_exact_is_named(
     names = late_documents(run)[:1]
     with pytest.raises(RunError, match=r"processor Another 9000 there.* here") as refused:
         planned(moved, tmp_path / "exact", names)
-    assert "start=beginning" in str(refused.value.fix) and "start=approximate" in str(refused.value.fix)
+    assert "start=beginning" in str(refused.value.fix) and "start=approximate" in str(
+        refused.value.fix
+    )
     said = planned(moved, tmp_path / "approximate", names, start="approximate")
     assert any(line.startswith("Approximate, other bits: ") for line in said)
     assert read_json(tmp_path / "approximate" / "forget.json")["differences"]
@@ -228,8 +237,8 @@ def test_without_an_early_checkpoint_all_is_trained_again_or_the_approximate_mod
     early = min(first_steps(run).items(), key=lambda item: (item[1], item[0]))
     assert early[1] == 1
     said = planned(run, tmp_path / "exact", [early[0]])
-    assert "Training goes on from the beginning" in said[1]
-    assert "start=approximate goes on from step 2" in said[-1]
+    assert "Training resumes from the beginning" in said[1]
+    assert "start=approximate resumes from step 2" in said[-1]
     assert read_json(tmp_path / "exact" / "forget.json")["checkpoint"] == 0
     said = planned(run, tmp_path / "other", [early[0]], start="approximate")
     record = read_json(tmp_path / "other" / "forget.json")
@@ -277,7 +286,7 @@ def test_affected_and_replaced_sequences_are_those_of_a_loop_over_every_token() 
     for _ in range(25):
         tokens, length = draw.randint(40, 300), draw.randint(2, 9)
         borders = sorted({0, tokens, *(draw.randrange(tokens) for _ in range(12))})
-        documents = list(zip(borders, borders[1:], strict=False))
+        documents = list(itertools.pairwise(borders))
         gone = draw.sample(documents, draw.randint(1, 3))
         order = WindowOrder([(0, tokens)], length, draw.randrange(99))
         total = draw.randint(1, 2 * order.count)
@@ -316,6 +325,6 @@ def test_dropped_tokens_are_hidden_and_no_loss_depends_on_them(run: Path) -> Non
     both = hidden[:, 1:] | hidden[:, :-1]
     assert not left.keep_BT[both].any()
     assert left.keep_BT[~both].equal(usual.keep_BT[~both])
-    assert left.tokens_BT[hidden[:, :-1]].unique().tolist() == [split.end_id]
+    assert set(left.tokens_BT[hidden[:, :-1]].tolist()) == {split.end_id}
     assert left.tokens_BT[~hidden[:, :-1]].equal(usual.tokens_BT[~hidden[:, :-1]])
     assert left.document_BT.equal(usual.document_BT)

@@ -29,7 +29,7 @@ class ForgetConfig(PretrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetPlanConfig(Bounded):
-    """What must be trained again to forget documents, and from where.
+    """Plan of the training that forgets documents.
 
     documents   files of deletion requests, as `replay.deletions`
     start       as in `ForgetRecipe`

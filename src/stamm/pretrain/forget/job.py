@@ -1,4 +1,4 @@
-"""Find what must be trained again to forget documents, and from where; nothing is trained here.
+"""Plan the training that forgets documents: what it must repeat, and from where. Nothing is trained here.
 
 Reads    pack (a packed corpus), tokenizer, source (config.json of the arm that read the documents), and
          corpus (its ledger) where there is one; the files of deletion requests of the configuration
@@ -148,7 +148,7 @@ class _Reads:
 
 @dataclass(frozen=True, kw_only=True)
 class _StartPoint:
-    """Step of the checkpoint that training goes on from, and the expected time from there."""
+    """Step of the checkpoint that training resumes from, and the expected time from there."""
 
     step: int
     differences: tuple[str, ...]
@@ -189,7 +189,7 @@ def _reads(training: ForgetConfig, split: PackedSplit, folder: Path) -> _Reads:
 
 
 def _start(config: ForgetPlanConfig, source: Path, reads: _Reads) -> _StartPoint:
-    """The checkpoint to go on from.
+    """The checkpoint to resume from.
 
     Raises   RunError when bits would differ, unless start is approximate
     """
@@ -208,23 +208,23 @@ def _start(config: ForgetPlanConfig, source: Path, reads: _Reads) -> _StartPoint
             f"bits after the checkpoint of step {step} would differ from those of a run without the"
             f" documents: {'; '.join(differences)}",
             fix=f"start=beginning trains all {reads.num_steps} steps again here{again}, exactly; "
-            f"start=approximate goes on from step {step}, with other bits",
+            f"start=approximate resumes from step {step}, with other bits",
         )
-    left = reads.num_steps - step
-    seconds = None if pace is None else round(pace * left, 1)
+    num_left = reads.num_steps - step
+    seconds = None if pace is None else round(pace * num_left, 1)
     return _StartPoint(step=step, differences=differences, seconds=seconds, saved=saved)
 
 
 def _lines(
     chosen: _StartPoint, reads: _Reads, config: ForgetPlanConfig, documents: int
 ) -> list[str]:
-    """What is trained again, before it begins."""
-    sequences, left = len(reads.steps), reads.num_steps - chosen.step
+    """Lines on what is trained again, before it begins."""
+    sequences, num_left = len(reads.steps), reads.num_steps - chosen.step
     took = f", about {seconds_text(chosen.seconds)} as the run took" if chosen.seconds else ""
     lines = [
         f"{documents} documents are in {sequences} of the training sequences, first in step"
         f" {reads.first_step} of {reads.num_steps}; rule={config.training.rule}.",
-        f"Training goes on from {f'step {chosen.step}' if chosen.step else 'the beginning'}: {left} steps"
+        f"Training resumes from {f'step {chosen.step}' if chosen.step else 'the beginning'}: {num_left} steps"
         f"{took}.",
     ]
     if reads.read_again:
@@ -239,7 +239,7 @@ def _lines(
             f"No checkpoint is from before step {reads.first_step} (there are: {listed}), so that the whole run"
             " is trained again; runs with engine.keep_every=N keep more."
             + (
-                f" start=approximate goes on from step {oldest}, after {reads.before(oldest)} of the"
+                f" start=approximate resumes from step {oldest}, after {reads.before(oldest)} of the"
                 f" {sequences} sequences were read: then the model is not one that never saw the documents."
                 if oldest
                 else ""

@@ -1,4 +1,4 @@
-"""forget/forget.json: the documents that a model forgets, and what is trained again for it."""
+"""forget/forget.json: the documents that a model forgets, and the training that forgets them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DOCUMENTS, NEAR, PASSAGES = "documents.parquet", "near_duplicates.txt", "passage
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetFile:
-    """Documents, the first step that read one, and the checkpoint that training goes on from.
+    """Documents, the first step that read one, and the checkpoint that training resumes from.
 
     requests, unmatched   deletion requests, and those that name no document of the corpus
     documents             distinct documents in the packed corpus; `occurrences` counts repeats
@@ -19,7 +19,7 @@ class ForgetFile:
     sequences             training sequences that have a token of one; each is replaced, or its tokens hidden
     read_again            replacements that the run has read before, since the corpus holds no others
     first_step            the first step that read one
-    checkpoint            step of the checkpoint that training goes on from; 0: from the beginning
+    checkpoint            step of the checkpoint that training resumes from; 0: from the beginning
     read_before           sequences with a token of one that were read before it: 0 for exact unlearning
     differences           of this machine and that of the run, which may change bits; () for exact unlearning
     seconds               expected time of training; None where the run has no timing

@@ -1,4 +1,4 @@
-"""Results of a forgetting: what was trained again, and measures of the model before and after it."""
+"""Results of a forgetting: the record of it, and measures of the model before and after it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def read_forgetting(root: Path, arm: Path) -> Forgetting | None:
         return None
     before, after = (dict(_measures(folder)) for folder in (root / "before", arm))
     read_result_if_present(MemorizationFile, arm / "audit" / "memorization.json", arm / "model")
-    old, new = (_losses(folder / "audit" / "continuations.jsonl") for folder in (root / "before", arm))
+    old, new = (
+        _losses(folder / "audit" / "continuations.jsonl") for folder in (root / "before", arm)
+    )
     changed = {name: (old[name], new[name]) for name in old.keys() & new.keys()}
     order = sorted(changed, key=lambda name: (changed[name][0] - changed[name][1], name))
     return Forgetting(
@@ -51,7 +53,7 @@ def read_forgetting(root: Path, arm: Path) -> Forgetting | None:
 
 
 def summary_lines(record: ForgetFile) -> tuple[str, ...]:
-    """What was forgotten, by which rule, and whether it is exact, a sentence each."""
+    """Sentences on what was forgotten, by which rule, and whether it is exact."""
     begun = f"the checkpoint of step {record.checkpoint}" if record.checkpoint else "the beginning"
     rule = {
         "replace": f"{record.sequences:,} training sequences with a token of them were replaced by the next"
@@ -72,7 +74,7 @@ def summary_lines(record: ForgetFile) -> tuple[str, ...]:
     )  # fmt: skip
     return (
         f"{record.documents:,} documents of {record.tokens:,} tokens were forgotten: {rule[record.rule]}.",
-        f"Step {record.first_step:,} of {record.num_steps:,} read the first of them; training went on from {begun}.",
+        f"Step {record.first_step:,} of {record.num_steps:,} read the first of them; training resumed from {begun}.",
         exact,
         "Not undone: the tokenizer, the filters and the deduplication of the corpus, and every choice that was"
         " made with the first model.",
@@ -95,7 +97,11 @@ def _measures(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _bucket(bucket: RepeatBucket) -> Iterator[tuple[str, str]]:
-    kind = f"forgotten passages, {bucket.repeats} x in the corpus" if bucket.repeats else "passages never seen"
+    kind = (
+        f"forgotten passages, {bucket.repeats} x in the corpus"
+        if bucket.repeats
+        else "passages never seen"
+    )
     yield f"{kind}: nats per token", _interval(bucket.nll_nats)
     if bucket.minus_control is not None:
         yield f"{kind}: minus those never seen", _interval(bucket.minus_control.nll_nats)

@@ -1,4 +1,4 @@
-"""Section "Forgotten documents": what a model was trained again without, and how it changed."""
+"""Section "Forgotten documents": the documents that a model was trained without, and how it changed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def sections(run: RunView, config: ReportConfig) -> tuple[Section, ...]:
 
     Raises   DataError when a record does not follow its schema
     """
-    found = read_forgetting(run.root, run.arms[0].folder) if len(run.arms) == 1 else None
-    if found is None:
+    forgetting = read_forgetting(run.root, run.arms[0].folder) if len(run.arms) == 1 else None
+    if forgetting is None:
         return ()
-    record = found.record
-    tables = {"Before and after": DataTable(columns=COLUMNS, rows=found.rows, words=3)}
-    if found.passages:
+    record = forgetting.record
+    tables = {"Before and after": DataTable(columns=COLUMNS, rows=forgetting.rows, words=3)}
+    if forgetting.passages:
         tables["Loss of each forgotten passage"] = DataTable(
             columns=("document", "nats per token before", "after", "change"),
             rows=tuple(
                 (one_line(name, 60), fixed(old, 3), fixed(new, 3), fixed(new - old, 3))
-                for name, (old, new) in list(found.passages.items())[: config.rows]
+                for name, (old, new) in list(forgetting.passages.items())[: config.rows]
             ),
             note="The change is what this model knew of the passage from these documents alone: what it also"
             " learned from others stays.",
