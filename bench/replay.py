@@ -14,6 +14,7 @@ Needs    a release with checkpoints. Under ATEN_CPU_CAPABILITY=avx2, a release t
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import shutil
@@ -107,7 +108,7 @@ def _other_data(release: Path, pack: Path) -> list[float]:
     """Deviations of up to five segments that were trained on sequences in another order."""
     arm = release / arm_folder(read_record(ReleaseFile, release / RECORD).arm)
     steps = checkpoint_steps(arm / "checkpoints")
-    pairs = list(zip(steps, steps[1:], strict=False))
+    pairs = list(itertools.pairwise(steps))
     config = replaying._config(arm)
     deviations = []
     for first, last in pairs[:: max(len(pairs) // 5, 1)][:5]:

@@ -92,11 +92,12 @@ def replay(release: Path, pack: Path, count: int, seed: int) -> Replay:
     """
     record = read_record(ReleaseFile, release / RECORD)
     arm = release / arm_folder(record.arm)
-    if not (pack / "manifest.json").is_file() or record.pack_sha256 != sha256_file(
-        pack / "manifest.json"
-    ):
+    manifest = pack / "manifest.json"
+    known_pack = manifest.is_file() and record.pack_sha256 == sha256_file(manifest)
+    if not known_pack or not any(pack.glob("train-*.bin")):
         raise DataError(
-            f"{pack} is not the packed corpus of the release, whose manifest is {RUN}/pack/manifest.json",
+            f"{pack} does not hold the packed corpus of the release, whose manifest is"
+            f" {RUN}/pack/manifest.json",
             fix="Name the folder pack/ of the run with --pack",
         )
     config = _config(arm)

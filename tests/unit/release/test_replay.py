@@ -171,7 +171,7 @@ def test_one_forged_segment_of_n_is_picked_with_probability_k_of_n() -> None:
 
 def test_what_cannot_be_replayed_is_refused(place: Path) -> None:
     release = place / "release"
-    with pytest.raises(DataError, match="is not the packed corpus of the release"):
+    with pytest.raises(DataError, match="does not hold the packed corpus of the release"):
         replay(release, place, 1, 1)
     config = release / "run/arms/toy/config.json"
     plain = read_json(config)
