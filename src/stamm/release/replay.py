@@ -182,18 +182,15 @@ class _Segment:
             return self._result(math.inf, error.what)
         metrics = self._different_metric()
         own = read_state(checkpoint_folder(self.folder / "checkpoints", self.last))
+        problem = ""
         if same_bits and own["sha256"] != state["sha256"]:
-            return self._result(
-                deviation, f"is not what training from step {self.first} gives: other bits"
-            )
-        if same_bits and metrics:
-            return self._result(deviation, f"has other metrics than training gives: {metrics}")
-        if not deviation <= TOLERANCE:
+            problem = f"is not what training from step {self.first} gives: other bits"
+        elif same_bits and metrics:
+            problem = f"has other metrics than training gives: {metrics}"
+        elif not deviation <= TOLERANCE:
             share = f"{deviation:.2%} of what the segment changes, more than {TOLERANCE:.0%}"
-            return self._result(
-                deviation, f"is not what training from step {self.first} gives: {share}"
-            )
-        return self._result(deviation, "")
+            problem = f"is not what training from step {self.first} gives: {share}"
+        return self._result(deviation, problem)
 
     def _result(self, deviation: float, problem: str) -> ReplayedSegment:
         return ReplayedSegment(

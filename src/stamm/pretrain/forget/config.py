@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from stamm.base.bounds import AtLeastOne, distinct, not_empty
+from stamm.base.bounds import AtLeastOne, Natural, distinct, not_empty
 from stamm.base.config import Bounded
 from stamm.corpus.dedup.config import DedupConfig
 from stamm.pretrain.config import PretrainConfig
@@ -43,5 +43,5 @@ class ForgetPlanConfig(Bounded):
     start: Start = "exact"
     near: DedupConfig | None = None
     passages: AtLeastOne = 64
-    passage_tokens: int = 0
+    passage_tokens: Natural = 0
     training: ForgetConfig = field(default_factory=ForgetConfig)
