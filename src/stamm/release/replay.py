@@ -9,10 +9,11 @@ then compared with how far the segment moved the weights:
 
   deviation = |replayed - published| / |published - weights at the start of the segment|
 
-in the Euclidean norm over all parameters. A forged change that is smaller than TOLERANCE of what the segment
+in the Euclidean norm over all parameters. A forged change that is smaller than the tolerance of what the segment
 learned is not found there.
 
-Measured  bench/replay.py: TOLERANCE is several times the deviation between AVX-512 and AVX2
+Measured  bench/replay.py: AVX2 after AVX-512 deviates by at most 5.3e-7 over 25 steps in float32, other data by
+          0.28 or more. Precisions below float32 were not measured
 Checked   tests/unit/release/test_replay.py
 """
 
@@ -47,8 +48,9 @@ from stamm.release.records import ReleaseFile
 from stamm.runs.job import Workspace
 from stamm.runs.metrics import read_metrics
 
-TOLERANCE = 0.02
-"""Largest deviation of a segment on a machine that computes with other kernels."""
+TOLERANCE = {"float32": 1e-3}
+"""Largest deviation of a segment on a machine that computes with other kernels, by precision; of others:"""
+_SHORT = 0.05
 _MODEL = "model/"
 
 
@@ -182,13 +184,13 @@ class _Segment:
             return self._result(math.inf, error.what)
         metrics = self._different_metric()
         own = read_state(checkpoint_folder(self.folder / "checkpoints", self.last))
-        problem = ""
+        tolerance, problem = TOLERANCE.get(self.config.engine.precision, _SHORT), ""
         if same_bits and own["sha256"] != state["sha256"]:
             problem = f"is not what training from step {self.first} gives: other bits"
         elif same_bits and metrics:
             problem = f"has other metrics than training gives: {metrics}"
-        elif not deviation <= TOLERANCE:
-            share = f"{deviation:.2%} of what the segment changes, more than {TOLERANCE:.0%}"
+        elif not deviation <= tolerance:
+            share = f"{deviation:.2%} of what the segment changes, more than {tolerance:.1%}"
             problem = f"is not what training from step {self.first} gives: {share}"
         return self._result(deviation, problem)
 

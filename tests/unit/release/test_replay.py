@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from bench import replay as bench
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json, sha256_file, write_json
 from stamm.base.schema import write_record
@@ -154,7 +155,15 @@ def test_elsewhere_a_tolerance_is_stated_and_a_forged_segment_exceeds_it(place: 
 
     forge(checkpoint(place, 6), other)
     result = replay(place / "release", place / "pack", SEGMENTS, 1)
-    assert 6 in failed(result) and "more than 2%" in result.picked[2].problem
+    assert 6 in failed(result) and "more than 0.1%" in result.picked[2].problem
+
+
+def test_the_benchmark_of_replay_runs(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [str(made / "release"), "--pack", str(made / "run/pack"), "--honest", "2"]
+    bench.main([*given, "--forged", "1", "--other", "1"])
+    line = json.loads(capsys.readouterr().out)
+    assert (line["segments"], line["passed"], line["forged_found"]) == (2, 2, 1)
+    assert line["other_data_deviations"][0] > 0.1
 
 
 def test_one_forged_segment_of_n_is_picked_with_probability_k_of_n() -> None:
