@@ -82,10 +82,12 @@ def _forged(release: Path, pack: Path, number: int) -> bool:
         steps = [0, *checkpoint_steps(copy / "checkpoints")]
         at = draw.randrange(1, len(steps))
         _forge(copy / "checkpoints" / f"step-{steps[at]:08d}", draw)
-        config = replaying._config(copy)
+        config = replaying.replayed_config(copy)
         with tempfile.TemporaryDirectory() as work:
-            segment = replaying._Segment(config, copy, pack, steps[at - 1], steps[at], Path(work))
-            return bool(segment.replayed(same_bits=True).problem)
+            segment = replaying.replay_segment(
+                config, copy, pack, steps[at - 1], steps[at], Path(work), same_bits=True
+            )
+            return bool(segment.problem)
 
 
 def _forge(path: Path, draw: random.Random) -> None:
@@ -109,13 +111,15 @@ def _other_data(release: Path, pack: Path, count: int) -> list[float]:
     arm = release / arm_folder(read_record(ReleaseFile, release / RECORD).arm)
     steps = checkpoint_steps(arm / "checkpoints")
     pairs = list(itertools.pairwise(steps))
-    config = replaying._config(arm)
+    config = replaying.replayed_config(arm)
     deviations = []
     for first, last in pairs[:: max(len(pairs) // max(count, 1), 1)][:count]:
         with tempfile.TemporaryDirectory() as work:
             other = replace(config, seed=config.seed + 1)
-            segment = replaying._Segment(other, arm, pack, first, last, Path(work))
-            deviations.append(segment.replayed(same_bits=False).deviation)
+            segment = replaying.replay_segment(
+                other, arm, pack, first, last, Path(work), same_bits=False
+            )
+            deviations.append(segment.deviation)
     return deviations
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 from pathlib import Path
@@ -61,6 +62,12 @@ def test_forgetting_states_what_it_needs(smoke_run: Path, tmp_path: Path, stamm:
         done = stamm("run", "pretrain.forget", *words)
         assert done.returncode == 2 or "none.txt" in done.stderr
         assert message in done.stderr, done.stderr
+    (tmp_path / "busy").mkdir()
+    with (tmp_path / "busy" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = stamm("run", "pretrain.forget", run, "arm=xielu", "documents=r.txt", "--out", "busy")
+        assert done.returncode == 1 and "another process uses busy" in done.stderr, done.stderr
+    shutil.rmtree(tmp_path / "busy")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.txt"]
 
 

@@ -64,7 +64,7 @@ class ForgetRecipe:
         default_factory=lambda: EvaluateConfig(tasks=("held_out",))
     )
     audit: AuditConfig | None = field(
-        default_factory=lambda: AuditConfig(prefix_tokens=16, new_tokens=16, grid=None)
+        default_factory=lambda: AuditConfig(prefix_tokens=16, new_tokens=16, grid=None, redact=True)
     )
     code: tuple[str, ...] = ()
     report: ReportConfig = field(default_factory=ReportConfig)

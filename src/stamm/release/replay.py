@@ -102,7 +102,7 @@ def replay(release: Path, pack: Path, count: int, seed: int) -> Replay:
             f" {RUN}/pack/manifest.json",
             fix="Name the folder pack/ of the run with --pack",
         )
-    config = _config(arm)
+    config = replayed_config(arm)
     steps = checkpoint_steps(arm / "checkpoints")
     known = [0, *steps] if config.begin is None else steps
     segments = list(itertools.pairwise(dict.fromkeys(known)))
@@ -115,8 +115,11 @@ def replay(release: Path, pack: Path, count: int, seed: int) -> Replay:
     picked = []
     for first, last in picked_segments(segments, count, seed):
         with tempfile.TemporaryDirectory() as folder:
-            segment = _Segment(config, arm, pack, first, last, Path(folder))
-            picked.append(segment.replayed(same_bits=not differences))
+            picked.append(
+                replay_segment(
+                    config, arm, pack, first, last, Path(folder), same_bits=not differences
+                )
+            )
     return Replay(
         arm=record.arm,
         model_problem=_model_problem(arm, steps[-1]),
@@ -147,7 +150,11 @@ def _model_problem(arm: Path, last: int) -> str:
     return f"{different[0]} is not that of the checkpoint of step {last}" if different else ""
 
 
-def _config(arm: Path) -> PretrainConfig:
+def replayed_config(arm: Path) -> PretrainConfig:
+    """The configuration of the run in `arm`, without what changes no weight.
+
+    Raises   RunError for other kinds of runs; ConfigError for code of the user's
+    """
     path = arm / "config.json"
     plain: Any = read_json(path)
     if plain.get("kind") != "pretrain" or "rule" in plain.get("config", {}):
@@ -161,81 +168,75 @@ def _config(arm: Path) -> PretrainConfig:
     return replace(config, trackers=(), evaluate=None, tuned="")
 
 
-@dataclass(frozen=True)
-class _Segment:
-    config: PretrainConfig
-    arm: Path
-    pack: Path
-    first: int
-    last: int
-    folder: Path
-
-    def replayed(self, *, same_bits: bool) -> ReplayedSegment:
-        """The segment, trained again in `folder`; what makes it differ is a problem, not an error."""
-        try:
-            state = self._published()
-            train(
-                self.config,
-                Workspace(folder=self.folder, inputs={"pack": self.pack}),
-                RunBranch(source=self.arm, step=self.first, until=self.last),
-            )
-            deviation = self._deviation()
-        except StammError as error:
-            return self._result(math.inf, error.what)
-        metrics = self._different_metric()
-        own = read_state(checkpoint_folder(self.folder / "checkpoints", self.last))
-        tolerance, problem = TOLERANCE.get(self.config.engine.precision, _SHORT), ""
-        if same_bits and own["sha256"] != state["sha256"]:
-            problem = f"is not what training from step {self.first} gives: other bits"
-        elif same_bits and metrics:
-            problem = f"has other metrics than training gives: {metrics}"
+def replay_segment(
+    config: PretrainConfig,
+    arm: Path,
+    pack: Path,
+    first: int,
+    last: int,
+    folder: Path,
+    *,
+    same_bits: bool,
+) -> ReplayedSegment:
+    """The segment, trained again in `folder`; what makes it differ is a problem, not an error."""
+    deviation, problem = math.inf, ""
+    tolerance = TOLERANCE.get(config.engine.precision, _SHORT)
+    try:
+        sha256 = _published_hashes(checkpoint_folder(arm / "checkpoints", last))
+        train(
+            config,
+            Workspace(folder=folder, inputs={"pack": pack}),
+            RunBranch(source=arm, step=first, until=last),
+        )
+        deviation = _deviation(config, arm, first, last, folder)
+        own = read_state(checkpoint_folder(folder / "checkpoints", last))
+        if same_bits and own["sha256"] != sha256:
+            problem = f"is not what training from step {first} gives: other bits"
+        elif same_bits and (metric := _different_metric(arm, folder, first)):
+            problem = f"has other metrics than training gives: {metric}"
         elif not deviation <= tolerance:
             share = f"{deviation:.2%} of what the segment changes, more than {tolerance:.1%}"
-            problem = f"is not what training from step {self.first} gives: {share}"
-        return self._result(deviation, problem)
+            problem = f"is not what training from step {first} gives: {share}"
+    except StammError as error:
+        problem = error.what
+    return ReplayedSegment(first=first, last=last, deviation=deviation, problem=problem)
 
-    def _result(self, deviation: float, problem: str) -> ReplayedSegment:
-        return ReplayedSegment(
-            first=self.first, last=self.last, deviation=deviation, problem=problem
-        )
 
-    def _published(self) -> dict[str, Any]:
-        """The state of the published checkpoint, whose files have the hashes that it lists.
+def _published_hashes(path: Path) -> dict[str, str]:
+    """The SHA-256 of the file of a published checkpoint, by name.
 
-        Raises   DataError when they do not, or several processes wrote them
-        """
-        path = checkpoint_folder(self.arm / "checkpoints", self.last)
-        state = read_state(path)
-        if len(state["sha256"]) != 1:
-            raise DataError(f"{path} was written by several processes, which are not replayed")
-        for name, sha256 in state["sha256"].items():
-            if not (path / name).is_file() or sha256_file(path / name) != sha256:
-                raise DataError(f"{path / name} has changed since it was written")
-        return state
+    Raises   DataError when it has another one, or several processes wrote the checkpoint
+    """
+    hashes: dict[str, str] = read_state(path)["sha256"]
+    if len(hashes) != 1:
+        raise DataError(f"{path} was written by several processes, which are not replayed")
+    for name, sha256 in hashes.items():
+        if not (path / name).is_file() or sha256_file(path / name) != sha256:
+            raise DataError(f"{path / name} has changed since it was written")
+    return hashes
 
-    def _deviation(self) -> float:
-        published, own = _weights(self.arm, self.last), _weights(self.folder, self.last)
-        if self.first:
-            before: Mapping[str, Tensor] = _weights(self.arm, self.first)
-        else:
-            before = dict(build_decoder(self.config.model, self.config.seed).state_dict())
-        names = published.keys() & own.keys() & before.keys()
-        if published.keys() != own.keys() or not names:
-            raise DataError("the published checkpoint has other tensors than training gives")
-        apart = sum(float((own[n].double() - published[n]).square().sum()) for n in names)
-        moved = sum(float((published[n] - before[n].double()).square().sum()) for n in names)
-        return math.sqrt(apart / moved) if moved else (0.0 if not apart else math.inf)
 
-    def _different_metric(self) -> str:
-        """The first metric of the segment that training gives otherwise; "" for none."""
-        published = {line["step"]: line for line in read_metrics(self.arm / "metrics.jsonl")}
-        for line in read_metrics(self.folder / "metrics.jsonl"):
-            if line["step"] <= self.first:
-                continue
-            for name, value in line.items():
-                if (there := published.get(line["step"], {}).get(name)) != value:
-                    return f"{name} of step {line['step']} is {value}, and {there} is published"
-        return ""
+def _deviation(config: PretrainConfig, arm: Path, first: int, last: int, folder: Path) -> float:
+    published, own = _weights(arm, last), _weights(folder, last)
+    before: Mapping[str, Tensor] = (
+        _weights(arm, first) if first else build_decoder(config.model, config.seed).state_dict()
+    )
+    names = published.keys() & own.keys() & before.keys()
+    if published.keys() != own.keys() or not names:
+        raise DataError("the published checkpoint has other tensors than training gives")
+    apart = sum(float((own[n].double() - published[n]).square().sum()) for n in names)
+    moved = sum(float((published[n] - before[n].double()).square().sum()) for n in names)
+    return math.sqrt(apart / moved) if moved else (0.0 if not apart else math.inf)
+
+
+def _different_metric(arm: Path, folder: Path, first: int) -> str:
+    """The first metric behind step `first` that training gives otherwise; "" for none."""
+    published = {line["step"]: line for line in read_metrics(arm / "metrics.jsonl")}
+    for line in read_metrics(folder / "metrics.jsonl"):
+        for name, value in line.items() if line["step"] > first else ():
+            if (there := published.get(line["step"], {}).get(name)) != value:
+                return f"{name} of step {line['step']} is {value}, and {there} is published"
+    return ""
 
 
 def _weights(arm: Path, step: int) -> dict[str, Tensor]:
