@@ -49,7 +49,7 @@ from stamm.runs.job import Workspace
 from stamm.runs.metrics import read_metrics
 
 TOLERANCE = {"float32": 1e-3}
-"""Largest deviation of a segment on a machine that computes with other kernels, by precision; of others:"""
+"""Largest deviation of a segment on a machine that computes with other kernels, by precision; of a shorter one:"""
 _SHORT = 0.05
 _MODEL = "model/"
 
