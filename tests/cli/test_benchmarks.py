@@ -115,6 +115,7 @@ ELSEWHERE = {
     "corpus_stamm": "tests/cli/test_benchmarks.py",  # the half of "corpus" that is run above
     "gpu_page": "tests/house/test_gpu_page.py",
     "plan_memory": "tests/unit/pretrain/test_plan_benches.py",
+    "replay": "tests/unit/release/test_replay.py",
 }
 LEFT_OUT = {
     "corpus_datatrove": "the other half: needs an interpreter with datatrove, which the tests do not have",

@@ -257,7 +257,7 @@ VERBS: tuple[Verb, ...] = (
         (
             "stamm verify release",
             "stamm verify release --all --json",
-            "stamm verify release --key public.pem",
+            "stamm verify release --replay 3 --pack runs/demo/pack",
         ),
     ),
     Verb(
