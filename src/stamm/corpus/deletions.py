@@ -1,7 +1,9 @@
 """Deletion requests: a text file with one per line, and the outcome of each.
 
-A line is a URL (https://…), a document_id of the ledger (32 hexadecimal digits), or "sha256:" with
-the SHA-256 of a URL that is not to be disclosed: as in the ledger, or normalized (`normal_address`).
+A line is a URL (https://…), a document_id of the ledger (32 hexadecimal digits), "sha256:" with
+the SHA-256 of a URL that is not to be disclosed: as in the ledger, or normalized (`normal_address`);
+a domain (example.org: with its subdomains, as in a list of domains); or all pages of one host or of
+one of its folders (https://example.org/*, https://example.org/folder/*: over http as well).
 
 A fragment ("#…") is ignored for pages. It identifies the files of a repository: there a request with
 a fragment means one file, and one without means all of them.
@@ -9,6 +11,7 @@ a fragment means one file, and one without means all of them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections import Counter
@@ -18,6 +21,7 @@ from typing import Any, NamedTuple
 
 from stamm.base.errors import DataError
 from stamm.corpus.consent.hosts import normalize_host
+from stamm.corpus.consent.policies import named_domain
 from stamm.corpus.consent.robots_matcher import decoded, escaped, path_of
 from stamm.corpus.documents import ID_DIGITS, LONGEST_FIELD, clean_field
 from stamm.corpus.tables import columns
@@ -58,6 +62,8 @@ def _spelled(text: str) -> str:
 
 _IDENTIFIER = re.compile(rf"[0-9a-f]{{{ID_DIGITS}}}")
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
+_DOMAIN, _FOLDER = "domain", "folder"
+_NOT_IN_A_DOMAIN = frozenset("/:?#@")
 _LONGEST_LINE = 2 * LONGEST_FIELD
 _MOST_BYTES = 2**30
 _LISTED = 100
@@ -70,7 +76,8 @@ the SHA-256 of the URL, or the document_id; the URL itself is not stored."""
 class Request(NamedTuple):
     """One deletion request.
 
-    key    SHA-256 of the normalized URL with its fragment, a given SHA-256, or a document_id
+    key    SHA-256 of the normalized URL with its fragment, a given SHA-256, or a document_id; of a domain
+           or folder, SHA-256 of "domain NAME" or "folder HOST/PATH/"
     page   SHA-256 of the URL without its fragment, "" without one
     """
 
@@ -92,8 +99,10 @@ class Deletions:
     def __init__(self, requests: Iterable[Request]) -> None:
         self._rules: dict[str, str] = {}
         self._of_page: dict[str, dict[str, None]] = {}
+        self._wider = False
         for request in requests:
             self._rules.setdefault(request.key, request.rule)
+            self._wider |= request.kind in (_DOMAIN, _FOLDER)
             # Also of a later request: a hash before it does not tell the page.
             if request.page:
                 self._of_page.setdefault(request.page, {})[request.key] = None
@@ -108,6 +117,7 @@ class Deletions:
             possible += [_hashed(page + part), _hashed(page), _hashed(url)]
             if not part:
                 possible += self._of_page.get(possible[1], ())
+            possible += map(_hashed, _wider(page)) if self._wider else ()
         return [key for key in dict.fromkeys(possible) if key in self._rules]
 
     def rule(self, key: str) -> str:
@@ -130,7 +140,8 @@ def read_deletions(paths: Iterable[Path]) -> Iterator[Request]:
                 raise DataError(  # the line is not shown: it may name a person
                     f"a line of {len(written)} characters is not a deletion request",
                     where=f"{path}, line {number}",
-                    fix="Write a URL, a document_id of the ledger, or sha256: and 64 digits",
+                    fix="Write a URL, a document_id of the ledger, a domain such as example.org, "
+                    "https://example.org/*, or sha256: and 64 digits",
                 )
             yield Request(path.name, number, kind, key, page)
 
@@ -199,10 +210,31 @@ def _read(line: str, written: int) -> tuple[str, str, str]:
         return "sha256", digest[1], ""
     if _IDENTIFIER.fullmatch(line.lower()):
         return "identifier", line.lower(), ""
-    if "://" in line and written <= _LONGEST_LINE:
+    if written > _LONGEST_LINE:
+        return "", "", ""
+    if "://" in line:
         page, part = normal_address(line), normal_fragment(line)
+        if page.endswith("/*") and not part and "?" not in page:
+            folder = page.partition("://")[2].removesuffix("*")
+            return _FOLDER, _hashed(f"{_FOLDER} {folder}"), ""
         return "address", _hashed(page + part), _hashed(page) if part else ""
+    if _NOT_IN_A_DOMAIN.isdisjoint(line):
+        with contextlib.suppress(ValueError):
+            return _DOMAIN, _hashed(f"{_DOMAIN} {named_domain(line)}"), ""
     return "", "", ""
+
+
+def _wider(page: str) -> Iterator[str]:
+    """What a request for a domain or a folder hashes of each one that holds a normalized URL."""
+    place = page.partition("://")[2].partition("?")[0]
+    at = place.find("/")
+    domain = place[:at].partition(":")[0] if at > 0 else ""
+    while at > 0:
+        yield f"{_FOLDER} {place[: at + 1]}"
+        at = place.find("/", at + 1)
+    while domain:
+        yield f"{_DOMAIN} {domain}"
+        domain = domain.partition(".")[2]
 
 
 def _hashed(url: str) -> str:
