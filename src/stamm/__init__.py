@@ -6,6 +6,7 @@ The public interface for Python, imported on first use: `import stamm` loads no 
     evaluate, audit, observe         measure trained models
     sample, score                    completions of prompts; rewards of answers
     export, release, verify, report  write a model, a release, a page; check a release
+    receipt                          proof of what a release's ledger holds about a URL
     derive, emit, check              an activation from its gradient, in other languages; proofs and accuracy
     like                 the known activations that a function equals, or is near
     open_run             read a run folder
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from stamm.recipes.ledger import ledger, open_pack
     from stamm.recipes.load import LoadedModel, load
     from stamm.recipes.run_folder import RunFolder, open_run
+    from stamm.release.consent_receipt import receipt
     from stamm.release.verb import release
     from stamm.release.verification import verify
     from stamm.reports.verb import report
@@ -99,6 +101,7 @@ __all__ = [
     "open_run",
     "parameter_groups",
     "read_metrics",
+    "receipt",
     "recipes",
     "release",
     "report",
@@ -138,6 +141,7 @@ _MODULE_OF = {
     "open_run": "recipes.run_folder",
     "parameter_groups": "swap.shapes",
     "read_metrics": "runs.metrics",
+    "receipt": "release.consent_receipt",
     "report": "reports.verb",
     "run": "recipes.execute",
     "sample": "align.verb",

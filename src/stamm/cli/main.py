@@ -247,7 +247,17 @@ VERBS: tuple[Verb, ...] = (
         (
             "stamm verify release",
             "stamm verify release --all --json",
-            "stamm verify release --key public.pem",
+            "stamm verify receipt.json --release release",
+        ),
+    ),
+    Verb(
+        "receipt",
+        "stamm.cli.receipt",
+        "prove what the ledger of a release holds about one URL",
+        (
+            "stamm receipt release url=https://example.org/page receipts=private",
+            "stamm receipt release url=https://example.org/page receipts=private --out receipt.json",
+            "stamm verify receipt.json --release release",
         ),
     ),
     Verb(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 
 from stamm.base.errors import visible
+from stamm.base.json_text import parse_json
 from stamm.base.shutdown import interrupt_delayed
 from stamm.base.units import bytes_text
 from stamm.cli.arg_types import text
-from stamm.cli.output import print_json
+from stamm.cli.output import print_json, print_pairs
 from stamm.release.checksums import SUMS
+from stamm.release.layout import RECEIPTS
+from stamm.release.records import ReceiptFile
 
 _UNPROVED = (
     "Without a checked signature this shows damage and files that contradict each other, not who wrote the"
@@ -19,12 +22,20 @@ _UNPROVED = (
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of `verify`."""
-    parser.add_argument("folder", type=text, metavar="FOLDER", help="a released folder")
+    parser.add_argument(
+        "folder", type=text, metavar="FOLDER", help="a released folder, or a receipt.json"
+    )
     parser.add_argument(
         "--all", action="store_true", help="print every problem, not only the first"
     )
     parser.add_argument(
         "--key", type=text, metavar="FILE", help="public key (PEM) that the signature must hold for"
+    )
+    parser.add_argument(
+        "--release",
+        type=text,
+        metavar="FOLDER",
+        help="of a receipt: the release whose ledger it must be of",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -33,7 +44,8 @@ def run(options: argparse.Namespace, verb: str) -> int:
     """Print the first problem, or all; exit 1 when there is one."""
     with interrupt_delayed():
         from stamm.release.verification import verify
-    verification = verify(options.folder, all=options.all, key=options.key)
+    verification = verify(options.folder, all=options.all, key=options.key, release=options.release)
+    receipt = verification.receipt
     if options.json:
         print_json(
             {
@@ -45,12 +57,21 @@ def run(options: argparse.Namespace, verb: str) -> int:
                 "complete": verification.complete,
                 "signature": verification.signature,
             }
+            | ({"url": receipt.url, "rows": receipt.rows} if receipt else {})
         )
         return 1 if verification.problems else 0
     for problem in verification.problems:
         print(f"{visible(problem.file, 400)} {visible(problem.what, 400)}")
     if verification.problems:
         return 1
+    if receipt is not None:
+        print_receipt(receipt)
+        if not options.release:
+            print(
+                f"It leads to the root {receipt.root}: compare it with {RECEIPTS} of the release, or"
+                " name the folder with --release"
+            )
+        return 0
     sizes = verification.files
     print(
         f"{verification.folder}: {len(sizes)} files, {bytes_text(sum(sizes.values()))}: every file has the SHA-256 in"
@@ -69,3 +90,15 @@ def run(options: argparse.Namespace, verb: str) -> int:
     else:
         print(f"not signed. {_UNPROVED}")
     return 0
+
+
+def print_receipt(receipt: ReceiptFile) -> None:
+    """Print what a receipt shows of its URL."""
+    url = visible(receipt.url, 400)
+    if receipt.rows is None:
+        print(f"{url} is not in the ledger of {visible(receipt.release, 96)}")
+        return
+    rows = parse_json(receipt.rows)
+    print(f"{url} is in the ledger of {visible(receipt.release, 96)}, {rows['count']} times:")
+    for row in rows["rows"]:
+        print_pairs([(f"  {name}", str(value)) for name, value in row.items()])

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import read_record
 from stamm.release.checksums import list_files
+from stamm.release.consent_receipt import verify_receipt
 from stamm.release.layout import RECORD, SIGNATURE
-from stamm.release.records import ReleaseFile
+from stamm.release.records import ReceiptFile, ReleaseFile
 from stamm.release.verify import Problem
 from stamm.release.verify import verify as problems_of
 
@@ -24,6 +26,7 @@ class Verification:
     complete    whether all were looked for
     signed      whether the folder has a signature
     key         the public key that the signature was checked with; None: it was not
+    receipt     of a consent receipt that holds, and nothing else was checked; None for a folder
     """
 
     folder: Path
@@ -31,6 +34,7 @@ class Verification:
     complete: bool
     signed: bool
     key: Path | None = None
+    receipt: ReceiptFile | None = None
 
     @property
     def signature(self) -> str | None:
@@ -58,16 +62,26 @@ def verify(
     *,
     all: bool = False,
     key: str | os.PathLike[str] | None = None,
+    release: str | os.PathLike[str] | None = None,
 ) -> Verification:
-    """Check a released folder offline: hashes, files, records, signature.
+    """Check a released folder offline: hashes, files, records, signature. Or a consent receipt.
 
         assert not stamm.verify("release").problems
 
+    folder    of a release, or the file of a consent receipt
     all       look for every problem, not only for the first
     key       public key (PEM) that the signature must hold for
-    Raises    RunError when it is not a folder; DataError when `key` does not exist
+    release   of a receipt: the folder whose ledger it must be of; None: the root that it names
+    Raises    RunError when it is not a folder; DataError when `key` does not exist; ConfigError for `key` or
+              `all` with a receipt, and for `release` with a folder
     """
     root, public = Path(folder), Path(key) if key else None
+    if root.is_file():
+        if all or key:
+            raise ConfigError(f"{root} is a receipt: --all and --key are of a folder")
+        return _receipt(root, Path(release) if release else None)
+    if release:
+        raise ConfigError(f"--release is given, and {root} is not the file of a receipt")
     problems = problems_of(root, public)
     return Verification(
         folder=root,
@@ -75,4 +89,16 @@ def verify(
         complete=all,
         signed=(root / SIGNATURE).is_file(),
         key=public,
+    )
+
+
+def _receipt(path: Path, release: Path | None) -> Verification:
+    """The check of a consent receipt."""
+    receipt, problems = None, []
+    try:
+        receipt = verify_receipt(path, release)
+    except DataError as error:
+        problems.append(Problem(file=path.name, what=error.what))
+    return Verification(
+        folder=path, problems=tuple(problems), complete=True, signed=False, receipt=receipt
     )
