@@ -6,6 +6,7 @@ The public interface for Python, imported on first use: `import stamm` loads no 
     evaluate, audit, observe         measure trained models
     sample, score                    completions of prompts; rewards of answers
     export, release, verify, report  write a model, a release, a page; check a release
+    trace                            which documents a step read, which steps read a document
     receipt                          proof of what a release's ledger holds about a URL
     derive, emit, check              an activation from its gradient, in other languages; proofs and accuracy
     like                 the known activations that a function equals, or is near
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from stamm.losses.linear_cross_entropy import linear_cross_entropy
     from stamm.models.generate import greedy as generate
     from stamm.observe.verb import observe
+    from stamm.pretrain.trace import trace
     from stamm.recipes.execute import run
     from stamm.recipes.ledger import ledger, open_pack
     from stamm.recipes.load import LoadedModel, load
@@ -110,6 +112,7 @@ __all__ = [
     "score",
     "search",
     "swap",
+    "trace",
     "verify",
 ]
 
@@ -146,6 +149,7 @@ _MODULE_OF = {
     "run": "recipes.execute",
     "sample": "align.verb",
     "score": "align.verb",
+    "trace": "pretrain.trace",
     "verify": "release.verification",
 }
 _PACKAGES = ("activations", "recipes", *_VERBS)

@@ -23,7 +23,7 @@ from tests.unit.release.conftest import finished_run
 
 NAMES = (
     "audit", "check", "compare", "derive", "emit", "evaluate", "export", "observe", "receipt", "release", "report", "run", "sample",
-    "score", "search", "verify",
+    "score", "search", "trace", "verify",
 )  # fmt: skip
 # How results are printed, which a function leaves to its caller.
 PRINTING = {"help", "json"}

@@ -181,6 +181,16 @@ VERBS: tuple[Verb, ...] = (
         ),
     ),
     Verb(
+        "trace",
+        "stamm.cli.trace",
+        "which documents a step read, and which steps, checkpoints and releases read a document",
+        (
+            "stamm trace runs/demo/arms/xielu step=120",
+            "stamm trace runs/demo/arms/xielu document=https://example.org/page loss=true",
+            "stamm trace runs document=https://example.org/*",
+        ),
+    ),
+    Verb(
         "sample",
         "stamm.cli.sample",
         "sample completions of prompts from a trained model, in the chat format",

@@ -11,7 +11,6 @@ a fragment means one file, and one without means all of them.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 from collections import Counter
@@ -79,6 +78,8 @@ class Request(NamedTuple):
     key    SHA-256 of the normalized URL with its fragment, a given SHA-256, or a document_id; of a domain
            or folder, SHA-256 of "domain NAME" or "folder HOST/PATH/"
     page   SHA-256 of the URL without its fragment, "" without one
+    host   normalized host or domain; "" of other kinds. Every URL that the request names contains it, in
+           some spelling
     """
 
     list: str
@@ -86,6 +87,7 @@ class Request(NamedTuple):
     kind: str
     key: str
     page: str
+    host: str = ""
 
     @property
     def rule(self) -> str:
@@ -135,15 +137,39 @@ def read_deletions(paths: Iterable[Path]) -> Iterator[Request]:
             line = clean_field(written.strip())
             if not line or line.startswith("#"):
                 continue
-            kind, key, page = _read(line, len(written))
-            if not kind:
+            try:
+                yield read_deletion(written, path.name, number)
+            except ValueError:
                 raise DataError(  # the line is not shown: it may name a person
                     f"a line of {len(written)} characters is not a deletion request",
                     where=f"{path}, line {number}",
                     fix="Write a URL, a document_id of the ledger, a domain such as example.org, "
                     "https://example.org/*, or sha256: and 64 digits",
-                )
-            yield Request(path.name, number, kind, key, page)
+                ) from None
+
+
+def read_deletion(written: str, name: str = "", number: int = 1) -> Request:
+    """The request in one line, of a list with this name.
+
+    Raises   ValueError for a line that is none
+    """
+    line = clean_field(written.strip())
+    digest = _HASH.fullmatch(line.lower())
+    if digest:
+        return Request(name, number, "sha256", digest[1], "")
+    if _IDENTIFIER.fullmatch(line.lower()):
+        return Request(name, number, "identifier", line.lower(), "")
+    if len(written) <= _LONGEST_LINE and "://" in line:
+        page, part = normal_address(line), normal_fragment(line)
+        if page.endswith("/*") and not part and "?" not in page:
+            key = _hashed(f"{_FOLDER} {page.partition('://')[2].removesuffix('*')}")
+            return Request(name, number, _FOLDER, key, "", _host(page))
+        whole = _hashed(page + part)
+        return Request(name, number, "address", whole, _hashed(page) if part else "", _host(page))
+    if len(written) <= _LONGEST_LINE and _NOT_IN_A_DOMAIN.isdisjoint(line):
+        domain = named_domain(line)
+        return Request(name, number, _DOMAIN, _hashed(f"{_DOMAIN} {domain}"), "", domain)
+    raise ValueError("not a deletion request")
 
 
 def request_rows(
@@ -156,7 +182,7 @@ def request_rows(
     """
     for request in requests:
         row = request._asdict()
-        del row["page"]
+        del row["page"], row["host"]
         yield {
             **row,
             "withdrawn": withdrawn.get(request.key, 0),
@@ -203,25 +229,10 @@ def _lines(path: Path) -> list[str]:
         raise DataError(f"{path} is not UTF-8: {error.reason}", fix="Write it as UTF-8") from None
 
 
-def _read(line: str, written: int) -> tuple[str, str, str]:
-    """Kind, key and page of a request, empty strings for an invalid line."""
-    digest = _HASH.fullmatch(line.lower())
-    if digest:
-        return "sha256", digest[1], ""
-    if _IDENTIFIER.fullmatch(line.lower()):
-        return "identifier", line.lower(), ""
-    if written > _LONGEST_LINE:
-        return "", "", ""
-    if "://" in line:
-        page, part = normal_address(line), normal_fragment(line)
-        if page.endswith("/*") and not part and "?" not in page:
-            folder = page.partition("://")[2].removesuffix("*")
-            return _FOLDER, _hashed(f"{_FOLDER} {folder}"), ""
-        return "address", _hashed(page + part), _hashed(page) if part else ""
-    if _NOT_IN_A_DOMAIN.isdisjoint(line):
-        with contextlib.suppress(ValueError):
-            return _DOMAIN, _hashed(f"{_DOMAIN} {named_domain(line)}"), ""
-    return "", "", ""
+def _host(page: str) -> str:
+    """Host of a normalized URL, without its port; "" for an address in numbers, which has many spellings."""
+    host = page.partition("://")[2].partition("/")[0].partition(":")[0]
+    return "" if host.startswith("[") else host
 
 
 def _wider(page: str) -> Iterator[str]:
