@@ -17,11 +17,12 @@ from stamm.base.config import assignments, override
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import atomic_folder, flush, json_line, sha256_value, write_text
 from stamm.base.receipts import file_sha256
-from stamm.base.schema import read_record, read_record_if_present, record, write_record
+from stamm.base.schema import read_record, record, write_record
 from stamm.corpus.documents import LONGEST_FIELD
 from stamm.corpus.tables import parts, read_parts
 from stamm.release.config import ReceiptConfig
-from stamm.release.consent_tree import LedgerProof, build_tree, check_proof, prove
+from stamm.release.consent_proof import check_proof, read_receipts
+from stamm.release.consent_tree import build_tree, prove
 from stamm.release.layout import EVIDENCE, RECEIPTS, RECORD
 from stamm.release.records import ReceiptFile, ReceiptsFile, ReleaseFile
 from stamm.release.vrf import SecretKey
@@ -93,7 +94,7 @@ def receipt(
     if len(config.url) > LONGEST_FIELD:
         raise ConfigError(f"url has {len(config.url):,} characters, more than {LONGEST_FIELD:,}")
     root, private = Path(release), Path(config.receipts)
-    facts = _receipts(root)
+    facts = read_receipts(root)
     tree = private / facts.ledger_sha256[:16]
     if not (private / _KEY).is_file() or not (tree / _TREE).is_file():
         raise DataError(
@@ -115,37 +116,10 @@ def receipt(
     return made
 
 
-def verify_receipt(path: Path, release: Path | None = None) -> ReceiptFile:
-    """The receipt in a file, when it holds.
-
-    release   the release whose root it must lead to; None: the root that it names itself
-
-    Raises   DataError with what does not hold
-    """
-    made = read_record(ReceiptFile, path, fix="Ask for the receipt again")
-    root, key = made.root, made.public_key
-    if release is not None:
-        facts = _receipts(release)
-        root, key = facts.root, facts.public_key
-    names = [field.name for field in dataclasses.fields(LedgerProof)]
-    check_proof(LedgerProof(**{name: getattr(made, name) for name in names}), root, key)
-    return made
-
-
 def receipt_text(made: ReceiptFile) -> str:
     """The receipt as JSON text."""
     # One line: indentation would be a quarter of its size.
     return json_line(record(ReceiptFile, dataclasses.asdict(made)))
-
-
-def _receipts(release: Path) -> ReceiptsFile:
-    facts = read_record_if_present(ReceiptsFile, release / RECEIPTS)
-    if facts is None:
-        raise RunError(
-            f"{release} has no {RECEIPTS}",
-            fix="Only a release that was written with receipts=FOLDER has receipts",
-        )
-    return facts
 
 
 def _key(private: Path) -> SecretKey:

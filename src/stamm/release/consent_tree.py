@@ -28,7 +28,6 @@ import itertools
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,34 +39,22 @@ from stamm.base.files import write_bytes
 from stamm.corpus.deletions import normal_address, normal_fragment
 from stamm.corpus.query import opened
 from stamm.corpus.tables import RowGroups, columns, write_rows
-from stamm.release.vrf import SecretKey, proved_output
+from stamm.release.consent_proof import (
+    EMPTY,
+    LedgerProof,
+    bit_of,
+    content_of,
+    leaf_of,
+    place_of,
+    salt_of,
+)
+from stamm.release.vrf import SecretKey
 
-EMPTY = bytes(32)
 _LEAVES, _NODES, _ROWS = "leaves.bin", "nodes.bin", "rows.parquet"
 _SHOWN = ("document_id", "decision", "reason", "consent", "rule", "agent", "robots_read", "licence", "split")  # fmt: skip
 _LONGEST_VALUE, _LONGEST_ROWS = 160, 1_200
-_BITS = 256
 _MOST_LEVELS = 16
 _MEMORY_GIB = 1.0
-_UNREADABLE = "the receipt is damaged"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LedgerProof:
-    """What the ledger holds about a URL, and the proof.
-
-    url     normalized
-    proof   of the URL's place, in hexadecimal
-    path    hashes beside the path from the root to the leaf; "" for an empty node
-    rows    JSON text: number of the rows of the URL, and the first of them; None: the URL is not there
-    other   place and content of the leaf that is there instead; None: none is
-    """
-
-    url: str
-    proof: str
-    path: tuple[str, ...]
-    rows: str | None = None
-    other: tuple[str, ...] | None = None
 
 
 def written_url(url: str) -> str:
@@ -95,8 +82,8 @@ def build_tree(ledger: Iterable[Mapping[str, Any]], key: SecretKey, folder: Path
                 known = (url, key.output(url.encode()))
             shown = {name: str(row[name])[:_LONGEST_VALUE] for name in _SHOWN if row.get(name)}
             yield {
-                "place": _place(known[1]).hex(),
-                "salt": _salt(known[1]).hex(),
+                "place": place_of(known[1]).hex(),
+                "salt": salt_of(known[1]).hex(),
                 "row": json.dumps(shown, ensure_ascii=True),
             }
 
@@ -109,7 +96,7 @@ def build_tree(ledger: Iterable[Mapping[str, Any]], key: SecretKey, folder: Path
         def grouped() -> Iterator[dict[str, str]]:
             for (place, salt), group in itertools.groupby(rows, key=lambda row: row[:2]):
                 text = _rows_text([row for _, _, row in group])
-                leaves.extend(bytes.fromhex(place) + _content(bytes.fromhex(salt), text))
+                leaves.extend(bytes.fromhex(place) + content_of(bytes.fromhex(salt), text))
                 yield {"rows": text}
 
         count = write_rows(folder / _ROWS, columns("rows"), grouped())
@@ -129,7 +116,7 @@ def prove(folder: Path, key: SecretKey, url: str) -> LedgerProof:
     """
     text = written_url(url)
     output = key.output(text.encode())
-    place = _place(output)
+    place = place_of(output)
     try:
         leaves = _Leaves(
             np.memmap(folder / _LEAVES, np.uint8, "r")
@@ -143,7 +130,7 @@ def prove(folder: Path, key: SecretKey, url: str) -> LedgerProof:
     low, high, depth, at, path = 0, leaves.count, 0, 1, []
     while high - low > 1:
         middle = leaves.split(low, high, depth)
-        bit = _bit(place, depth)
+        bit = bit_of(place, depth)
         beside = (low, middle) if bit else (middle, high)
         depth, at = depth + 1, 2 * at + bit
         stored = nodes[32 * (at ^ 1) : 32 * (at ^ 1) + 32].tobytes() if depth <= levels else b""
@@ -159,37 +146,6 @@ def prove(folder: Path, key: SecretKey, url: str) -> LedgerProof:
     shown = tuple("" if node == EMPTY else node.hex() for node in path)
     proof = key.proof(text.encode()).hex()
     return LedgerProof(url=text, proof=proof, path=shown, rows=rows, other=other)
-
-
-def check_proof(proof: LedgerProof, root: str, public_key: str) -> None:
-    """Check a proof against the root and the public key of a release.
-
-    Raises   DataError with what does not hold
-    """
-    try:
-        output = proved_output(
-            bytes.fromhex(public_key), proof.url.encode(), bytes.fromhex(proof.proof)
-        )
-        path = [bytes.fromhex(node) if node else EMPTY for node in proof.path]
-        place, node = _place(output), EMPTY
-        if proof.rows is not None:
-            node = _leaf(place, _content(_salt(output), proof.rows))
-        elif proof.other is not None:
-            there, content = map(bytes.fromhex, proof.other)
-            below = _BITS - len(path)
-            if there == place or _number(there) >> below != _number(place) >> below:
-                raise ValueError("the leaf that it shows does not lie on the path of the URL")
-            node = _leaf(there, content)
-    except (ValueError, UnicodeEncodeError) as error:
-        raise DataError(f"{_UNREADABLE}: {error}") from None
-    for depth in reversed(range(len(path))):
-        pair = (path[depth], node) if _bit(place, depth) else (node, path[depth])
-        node = hashlib.sha256(b"\1" + pair[0] + pair[1]).digest()
-    if node.hex() != root:
-        raise DataError(
-            f"the receipt does not lead to the root {root[:16]}… of this release",
-            fix="It was made for another release, or changed",
-        )
 
 
 class _Leaves:
@@ -225,7 +181,7 @@ class _Leaves:
         if high == low:
             node = EMPTY
         elif high - low == 1:
-            node = _leaf(*self.leaf(low))
+            node = leaf_of(*self.leaf(low))
         else:
             middle = self.split(low, high, depth)
             left = self.node(low, middle, depth + 1, store, 2 * at)
@@ -244,27 +200,3 @@ def _rows_text(rows: list[str]) -> str:
             break
         fitting.append(row)
     return f'{{"count": {len(rows)}, "rows": [{", ".join(fitting)}]}}'
-
-
-def _place(output: bytes) -> bytes:
-    return hashlib.sha256(b"stamm ledger index" + output).digest()
-
-
-def _salt(output: bytes) -> bytes:
-    return hashlib.sha256(b"stamm ledger salt" + output).digest()
-
-
-def _content(salt: bytes, rows: str) -> bytes:
-    return hashlib.sha256(b"\2" + salt + rows.encode()).digest()
-
-
-def _leaf(place: bytes, content: bytes) -> bytes:
-    return hashlib.sha256(b"\0" + place + content).digest()
-
-
-def _number(place: bytes) -> int:
-    return int.from_bytes(place, "big")
-
-
-def _bit(place: bytes, depth: int) -> int:
-    return place[depth // 8] >> 7 - depth % 8 & 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import read_record
 from stamm.release.checksums import list_files
-from stamm.release.consent_receipt import verify_receipt
+from stamm.release.consent_proof import verify_receipt
 from stamm.release.layout import RECORD, SIGNATURE
 from stamm.release.records import ReceiptFile, ReleaseFile
 from stamm.release.verify import Problem

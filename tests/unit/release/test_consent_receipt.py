@@ -18,14 +18,14 @@ from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import write_json
 from stamm.corpus.ledger import LedgerRow
 from stamm.corpus.tables import LEDGER_SCHEMA, write_rows
+from stamm.release.consent_proof import LedgerProof, check_proof, verify_receipt
 from stamm.release.consent_receipt import (
     CHECKS,
     receipt,
     receipt_text,
-    verify_receipt,
     write_receipts,
 )
-from stamm.release.consent_tree import LedgerProof, build_tree, check_proof, prove
+from stamm.release.consent_tree import build_tree, prove
 from stamm.release.layout import RECEIPTS
 from stamm.release.records import ReceiptFile
 from stamm.release.vrf import SecretKey

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from stamm.release.vrf import SecretKey, proved_output
+from stamm.release.p256 import proved_output
+from stamm.release.vrf import SecretKey
 
 SECRET = 0xC9AFA9D845BA75166B5C215767B1D6934E50C3DB36E89B127B8A622B120F6721
 PUBLIC = "0360fed4ba255a9d31c961eb74c6356d68c049b8923b61fa6ce669622e60f29fb6"
