@@ -256,7 +256,7 @@ VERBS: tuple[Verb, ...] = (
         "check a released folder offline: hashes, files, records, signature",
         (
             "stamm verify release",
-            "stamm verify release --all --json",
+            "stamm verify release --deep",
             "stamm verify receipt.json --release release",
         ),
     ),

@@ -32,6 +32,11 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         "--key", type=text, metavar="FILE", help="public key (PEM) that the signature must hold for"
     )
     parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="derive exported files and tables again from the weights and the records",
+    )
+    parser.add_argument(
         "--release",
         type=text,
         metavar="FOLDER",
@@ -44,7 +49,13 @@ def run(options: argparse.Namespace, verb: str) -> int:
     """Print the first problem, or all; exit 1 when there is one."""
     with interrupt_delayed():
         from stamm.release.verification import verify
-    verification = verify(options.folder, all=options.all, key=options.key, release=options.release)
+    verification = verify(
+        options.folder,
+        all=options.all,
+        key=options.key,
+        release=options.release,
+        deep=options.deep,
+    )
     receipt = verification.receipt
     if options.json:
         print_json(
@@ -56,6 +67,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
                 ],
                 "complete": verification.complete,
                 "signature": verification.signature,
+                "derived": verification.derived,
             }
             | ({"url": receipt.url, "rows": receipt.rows} if receipt else {})
         )
@@ -77,6 +89,11 @@ def run(options: argparse.Namespace, verb: str) -> int:
         f"{verification.folder}: {len(sizes)} files, {bytes_text(sum(sizes.values()))}: every file has the SHA-256 in"
         f" {SUMS}, and the records and the card agree with the weights"
     )
+    if options.deep:
+        again = [name for name in verification.derived if " " not in name]
+        print(f"{len(again)} files derived again from the weights and the records are the same")
+        for sentence in sorted(set(verification.derived) - set(again)):
+            print(visible(sentence, 200))
     unknown = verification.record.without_receipt
     if unknown:
         shown = ", ".join(visible(name, 80) for name in unknown[:8]) + ", …" * (len(unknown) > 8)

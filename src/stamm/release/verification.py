@@ -7,15 +7,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import read_record
+from stamm.base.user_code import load_reference
 from stamm.release.checksums import list_files
 from stamm.release.consent_proof import verify_receipt
 from stamm.release.layout import RECORD, SIGNATURE
 from stamm.release.records import ReceiptFile, ReleaseFile
 from stamm.release.verify import Problem
 from stamm.release.verify import verify as problems_of
+
+_DEEP = "stamm.release.derived:derived_problems"
+"""Loads the export targets, which a check of hashes does not need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +31,7 @@ class Verification:
     complete    whether all were looked for
     signed      whether the folder has a signature
     key         the public key that the signature was checked with; None: it was not
+    derived     files that were derived again, and sentences about those that cannot be; () without `deep`
     receipt     of a consent receipt that holds, and nothing else was checked; None for a folder
     """
 
@@ -34,6 +40,7 @@ class Verification:
     complete: bool
     signed: bool
     key: Path | None = None
+    derived: tuple[str, ...] = ()
     receipt: ReceiptFile | None = None
 
     @property
@@ -63,6 +70,7 @@ def verify(
     all: bool = False,
     key: str | os.PathLike[str] | None = None,
     release: str | os.PathLike[str] | None = None,
+    deep: bool = False,
 ) -> Verification:
     """Check a released folder offline: hashes, files, records, signature. Or a consent receipt.
 
@@ -71,24 +79,30 @@ def verify(
     folder    of a release, or the file of a consent receipt
     all       look for every problem, not only for the first
     key       public key (PEM) that the signature must hold for
+    deep      derive exported files and tables again from the weights and the records; needs the libraries
+              that write them
     release   of a receipt: the folder whose ledger it must be of; None: the root that it names
     Raises    RunError when it is not a folder; DataError when `key` does not exist; ConfigError for `key` or
               `all` with a receipt, and for `release` with a folder
     """
     root, public = Path(folder), Path(key) if key else None
     if root.is_file():
-        if all or key:
-            raise ConfigError(f"{root} is a receipt: --all and --key are of a folder")
+        if all or key or deep:
+            raise ConfigError(f"{root} is a receipt: --all, --key and --deep are of a folder")
         return _receipt(root, Path(release) if release else None)
     if release:
         raise ConfigError(f"--release is given, and {root} is not the file of a receipt")
-    problems = problems_of(root, public)
+    problems, derived = problems_of(root, public), list[str]()
+    if deep:
+        again: Any = load_reference(_DEEP, None, "deep verification")
+        problems = itertools.chain(problems, again(root, derived.append))
     return Verification(
         folder=root,
         problems=tuple(problems if all else itertools.islice(problems, 1)),
         complete=all,
         signed=(root / SIGNATURE).is_file(),
         key=public,
+        derived=tuple(dict.fromkeys(derived)),
     )
 
 
