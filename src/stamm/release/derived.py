@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from stamm.base.errors import StammError
+from stamm.base.errors import DataError, StammError
 from stamm.base.files import read_json
 from stamm.base.schema import read_record, read_record_if_present
 from stamm.corpus.ledger import PLANTED
@@ -64,12 +64,19 @@ def derived_problems(folder: Path, done: Callable[[str], None]) -> Iterator[Prob
     done   is called with the name of every file that was compared, and with a sentence for each that
            cannot be derived again
 
-    Raises   DataError when the records of the release cannot be read
+    Raises   DataError when release.json cannot be read
     """
     record = read_record(ReleaseFile, folder / RECORD)
-    yield from _formats(folder, record, done)
-    yield from _card(folder, record, done)
-    yield from _corpus(folder, record, done)
+    checks = (("export/", _formats), (CARD, _card), (RUN, _corpus), (EVIDENCE, _receipts))
+    for where, check in checks:
+        try:
+            yield from check(folder, record, done)
+        except DataError as error:
+            yield Problem(file=where, what=f"cannot be derived again: {error.what}")
+
+
+def _receipts(folder: Path, record: ReleaseFile, done: Callable[[str], None]) -> Iterator[Problem]:
+    """The programs that check receipts, of which a changed one could accept anything."""
     receipts = read_record_if_present(ReceiptsFile, folder / RECEIPTS)
     for name, template in CHECKS.items():
         if receipts is None:
