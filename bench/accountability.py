@@ -42,7 +42,7 @@ from stamm.release.consent_receipt import receipt_text
 from stamm.release.consent_tree import build_tree, prove
 from stamm.release.derived import derived_problems
 from stamm.release.file_difference import safetensors_tensors
-from stamm.release.records import ReceiptFile
+from stamm.release.records import ConsentReceipt
 from stamm.release.vrf import SecretKey
 from stamm.runs.manifest import environment
 
@@ -125,7 +125,7 @@ def receipts(rows: int) -> Iterator[dict[str, Any]]:
             start = time.process_time()
             proof = prove(folder, key, url)
             times.append(time.process_time() - start)
-            made = ReceiptFile(release="m", model_sha256="0" * 64, root=facts["root"],
+            made = ConsentReceipt(release="m", model_sha256="0" * 64, root=facts["root"],
                                public_key=facts["public_key"], **vars(proof))  # fmt: skip
             sizes.append(len(receipt_text(made).encode()))
             if (proof.rows is None) != (number % 2 == 0):

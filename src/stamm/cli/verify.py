@@ -12,7 +12,7 @@ from stamm.cli.arg_types import text
 from stamm.cli.output import print_json, print_pairs
 from stamm.release.checksums import SUMS
 from stamm.release.layout import RECEIPTS
-from stamm.release.records import ReceiptFile
+from stamm.release.records import ConsentReceipt
 
 _UNPROVED = (
     "Without a checked signature this shows damage and files that contradict each other, not who wrote the"
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
     return 0
 
 
-def print_receipt(receipt: ReceiptFile) -> None:
+def print_receipt(receipt: ConsentReceipt) -> None:
     """Print what a receipt shows of its URL."""
     url = visible(receipt.url, 400)
     if receipt.rows is None:

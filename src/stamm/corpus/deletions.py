@@ -151,7 +151,7 @@ def read_deletions(paths: Iterable[Path]) -> Iterator[Request]:
 def read_deletion(written: str, name: str = "", number: int = 1) -> Request:
     """The request in one line, of a list with this name.
 
-    Raises   ValueError for a line that is none
+    Raises   ValueError for any other line
     """
     line = clean_field(written.strip())
     digest = _HASH.fullmatch(line.lower())
@@ -236,13 +236,13 @@ def _host(page: str) -> str:
 
 
 def _wider(page: str) -> Iterator[str]:
-    """What a request for a domain or a folder hashes of each one that holds a normalized URL."""
-    place = page.partition("://")[2].partition("?")[0]
-    at = place.find("/")
-    domain = place[:at].partition(":")[0] if at > 0 else ""
+    """Texts whose hashes a request for a domain or a folder that holds a normalized URL may have."""
+    address = page.partition("://")[2].partition("?")[0]
+    at = address.find("/")
+    domain = address[:at].partition(":")[0] if at > 0 else ""
     while at > 0:
-        yield f"{_FOLDER} {place[: at + 1]}"
-        at = place.find("/", at + 1)
+        yield f"{_FOLDER} {address[: at + 1]}"
+        at = address.find("/", at + 1)
     while domain:
         yield f"{_DOMAIN} {domain}"
         domain = domain.partition(".")[2]

@@ -231,7 +231,7 @@ class WindowOrder:
         Shapes   [readings] both, int64, by rising window
         Checked  tests/unit/pretrain/test_trace.py
         """
-        found = [np.empty((2, 0), dtype=np.int64)]
+        parts = [np.empty((2, 0), dtype=np.int64)]
         for stage, (first, (begin, end)) in enumerate(
             zip(self._starts, itertools.pairwise(self._borders), strict=True)
         ):
@@ -244,8 +244,8 @@ class WindowOrder:
             for epoch in range(-(-sequences // self.count)):
                 seed = _shuffle_seed(self._seed, epoch, stage)
                 at = epoch * self.count + begin + places_of(windows, end - begin, seed)
-                found.append(np.stack([at, first + windows * self.length])[:, at < sequences])
-        numbers, starts = np.concatenate(found, axis=1)
+                parts.append(np.stack([at, first + windows * self.length])[:, at < sequences])
+        numbers, starts = np.concatenate(parts, axis=1)
         order = np.argsort(numbers)
         return numbers[order], starts[order]
 

@@ -89,7 +89,7 @@ def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
                 for n in order.between(start, start + order.windows.length + 1)
             }
         )
-        found = [(n, [w for w in windows if _overlaps(order, n, w[2])]) for n in within]
+        matches = [(n, [w for w in windows if _overlaps(order, n, w[2])]) for n in within]
     else:
         if config.document:
             numbers, span = order.named(config.document), None
@@ -100,15 +100,15 @@ def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
                     f"tokens={config.tokens} are not in the stream of {order.starts[-1]:,}"
                 )
             numbers = list(order.between(*span))
-        found = []
+        matches = []
         for number in numbers:
             start, stop = order.starts[number : number + 2].tolist()
             inner = (start, stop) if span is None else (max(start, span[0]), min(stop, span[1]))
-            found.append((number, order.readings(*inner)))
+            matches.append((number, order.readings(*inner)))
         if config.document:
             remarks += _why_not(order, config.document, bool(numbers))
-    steps = [step for _, readings in found for step, *_ in readings]
-    shown = found[: config.limit]
+    steps = [step for _, readings in matches for step, *_ in readings]
+    shown = matches[: config.limit]
     documents = [_document(order, number, readings, tokens) for number, readings in shown]
     if config.text:
         documents = _with_text(order, documents, remarks)
@@ -121,7 +121,7 @@ def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
         arm=str(order.arm),
         steps=order.steps,
         done=order.done,
-        count=len(found),
+        count=len(matches),
         first_step=min(steps, default=None),
         documents=tuple(documents),
         checkpoints=tuple(checkpoint_steps(order.arm / "checkpoints")),
@@ -266,7 +266,7 @@ def _changed(document: TracedDocument, **values: Any) -> TracedDocument:
 
 
 def _why_not(order: TrainingOrder, word: str, found: bool) -> Iterator[str]:
-    """What else the run knows of documents with this name: held out, or read as another's duplicate."""
+    """Remarks on documents with this name that were not trained on: held out, or duplicates of one that was."""
     held_out = order.pack / _HELD_OUT
     if held_out.is_file() and (
         rows := matching(read_table(held_out, ["document_id", "url"]), word)
@@ -312,7 +312,7 @@ def _arms_below(root: Path) -> Iterator[Path]:
 def _descendants(arms: Sequence[Path], traced: Mapping[Path, ArmTrace]) -> dict[Path, ArmTrace]:
     """Arms that were trained from one that contains the documents, at any distance."""
     containing = {arm.resolve(): arm for arm, result in traced.items() if result.contains}
-    found: dict[Path, ArmTrace] = {}
+    descendants: dict[Path, ArmTrace] = {}
     waiting = [arm for arm in arms if arm.resolve() not in containing]
     while heirs := [(arm, parent) for arm in waiting if (parent := _parent(arm, containing))]:
         for arm, parent in heirs:
@@ -323,10 +323,12 @@ def _descendants(arms: Sequence[Path], traced: Mapping[Path, ArmTrace]) -> dict[
                 else {"arm": str(arm), "kind": kind_of(arm), "release": _release_of(arm)}
             )
             steps = tuple(checkpoint_steps(arm / "checkpoints"))
-            found[arm] = ArmTrace(**(known | {"started_from": str(parent), "checkpoints": steps}))
+            descendants[arm] = ArmTrace(
+                **(known | {"started_from": str(parent), "checkpoints": steps})
+            )
             containing[arm.resolve()] = arm
         waiting = [arm for arm in waiting if arm.resolve() not in containing]
-    return found
+    return descendants
 
 
 def _parent(arm: Path, containing: Mapping[Path, Path]) -> Path | None:
@@ -334,9 +336,9 @@ def _parent(arm: Path, containing: Mapping[Path, Path]) -> Path | None:
     inputs = read_record(ManifestFile, arm / "manifest.json").inputs
     for source in inputs.values():
         path = (arm / source.path).resolve()
-        for place in (path, *path.parents):
-            if place in containing and place != arm.resolve() and path != place:
-                return containing[place]
+        for parent in (path, *path.parents):
+            if parent in containing and parent != arm.resolve() and path != parent:
+                return containing[parent]
     return None
 
 

@@ -11,7 +11,7 @@ from stamm.base.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class TraceConfig(Bounded):
-    """What to trace: one of step, document and tokens.
+    """Subject of a trace: one of step, document and tokens.
 
     step      a step of training, from 1: which documents it read
     document  a document_id, a URL in any spelling, a domain or https://host/*: which steps read it

@@ -60,7 +60,7 @@ def kind_of(arm: Path) -> str:
 
 
 class TrainingOrder:
-    """What each step of an arm read.
+    """The documents of each step of an arm.
 
     documents   the table of COLUMNS: every occurrence of a document in the training stream, in order
     starts      first token of each in the stream
@@ -128,12 +128,12 @@ class TrainingOrder:
             return []
         span = self._plan.step(self.done - 1)
         positions, tokens = self.windows.readings(start, stop, first + span.first + span.size)
-        found = []
+        matches = []
         for position, token in zip(positions.tolist(), tokens.tolist(), strict=True):
             step = self._plan.step_of(position - first) if position >= first else None
             if step is not None:
-                found.append((step + 1, position, token))
-        return found
+                matches.append((step + 1, position, token))
+        return matches
 
     def between(self, start: int, stop: int) -> range:
         """Numbers of the documents that hold a token of start .. stop - 1."""
@@ -148,7 +148,7 @@ class TrainingOrder:
         """Numbers of the documents that a line of a deletion request names: an id, a URL in any spelling, a
         domain, https://host/*.
 
-        Raises   ConfigError for a text that is none
+        Raises   ConfigError for any other text
         """
         return matching(self.documents, word)
 
@@ -165,7 +165,7 @@ class TrainingOrder:
 def matching(table: pa.Table, word: str) -> list[int]:
     """Rows of a table with columns document_id and url that a line of a deletion request names.
 
-    Raises   ConfigError for a text that is no such line
+    Raises   ConfigError for any other text
     """
     try:
         request = read_deletion(word)
@@ -175,11 +175,11 @@ def matching(table: pa.Table, word: str) -> list[int]:
             fix="Write a document_id, a URL, a domain such as example.org, or https://example.org/*",
         ) from None
     deletions = Deletions([request])
-    places = _candidates(table, request, word).tolist()
-    rows = table.select(["url", "document_id"]).take(pa.array(places, pa.int64())).to_pylist()
+    numbers = _candidates(table, request, word).tolist()
+    rows = table.select(["url", "document_id"]).take(pa.array(numbers, pa.int64())).to_pylist()
     return [
-        place
-        for place, row in zip(places, rows, strict=True)
+        number
+        for number, row in zip(numbers, rows, strict=True)
         if deletions.keys(row["url"] or "", row["document_id"])
     ]
 
@@ -187,17 +187,17 @@ def matching(table: pa.Table, word: str) -> list[int]:
 def _candidates(table: pa.Table, request: Request, word: str) -> NDArray[np.int64]:
     """Rows that may match: comparing spellings of URLs takes 16 us a row."""
     if request.kind == "identifier":
-        found = pc.equal(table["document_id"], request.key)
+        matches = pc.equal(table["document_id"], request.key)
     elif not request.host:
         return np.arange(table.num_rows)
     else:
         urls = pc.fill_null(table["url"], "")
         # Another spelling of a host has capitals, other letters, or is percent-encoded.
-        found = pc.or_(
+        matches = pc.or_(
             pc.match_substring(urls, request.host, ignore_case=True),
             pc.or_(pc.invert(pc.string_is_ascii(urls)), pc.match_substring(urls, "%")),
         )
-    return np.flatnonzero(found.to_numpy())
+    return np.flatnonzero(matches.to_numpy())
 
 
 @functools.lru_cache(maxsize=1)

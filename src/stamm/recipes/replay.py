@@ -157,7 +157,7 @@ class ReplayRecipe:
 
 
 def next_commands(root: Path) -> list[str]:
-    """What follows a finished replay in `root`, as commands: training, and models to train again.
+    """Commands that follow a finished replay in `root`: training, and models to train again.
 
     Edge     [] for other runs
     """

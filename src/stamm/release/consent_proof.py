@@ -1,4 +1,4 @@
-"""Check of a consent receipt, with Python's integers and hashes alone (`consent_tree` says what is proved)."""
+"""Check of a consent receipt, with Python's integers and hashes alone (`consent_tree` defines what is proved)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stamm.base.errors import DataError, RunError
 from stamm.base.schema import read_record, read_record_if_present
 from stamm.release.layout import RECEIPTS
 from stamm.release.p256 import proved_output
-from stamm.release.records import ReceiptFile, ReceiptsFile
+from stamm.release.records import ConsentReceipt, ReceiptsFile
 
 EMPTY = bytes(32)
 _BITS = 256
@@ -20,7 +20,7 @@ _UNREADABLE = "the receipt is damaged"
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerProof:
-    """What the ledger holds about a URL, and the proof.
+    """Rows of a URL in the ledger, or their absence, and the proof.
 
     url     normalized
     proof   of the URL's place, in hexadecimal
@@ -46,19 +46,19 @@ def check_proof(proof: LedgerProof, root: str, public_key: str) -> None:
             bytes.fromhex(public_key), proof.url.encode(), bytes.fromhex(proof.proof)
         )
         path = [bytes.fromhex(node) if node else EMPTY for node in proof.path]
-        place, node = place_of(output), EMPTY
+        position, node = place_of(output), EMPTY
         if proof.rows is not None:
-            node = leaf_of(place, content_of(salt_of(output), proof.rows))
+            node = leaf_of(position, content_of(salt_of(output), proof.rows))
         elif proof.other is not None:
             there, content = map(bytes.fromhex, proof.other)
             below = _BITS - len(path)
-            if there == place or _number(there) >> below != _number(place) >> below:
+            if there == position or _number(there) >> below != _number(position) >> below:
                 raise ValueError("the leaf that it shows does not lie on the path of the URL")
             node = leaf_of(there, content)
     except (ValueError, UnicodeEncodeError) as error:
         raise DataError(f"{_UNREADABLE}: {error}") from None
     for depth in reversed(range(len(path))):
-        pair = (path[depth], node) if bit_of(place, depth) else (node, path[depth])
+        pair = (path[depth], node) if bit_of(position, depth) else (node, path[depth])
         node = hashlib.sha256(b"\1" + pair[0] + pair[1]).digest()
     if node.hex() != root:
         raise DataError(
@@ -67,14 +67,14 @@ def check_proof(proof: LedgerProof, root: str, public_key: str) -> None:
         )
 
 
-def verify_receipt(path: Path, release: Path | None = None) -> ReceiptFile:
+def verify_receipt(path: Path, release: Path | None = None) -> ConsentReceipt:
     """The receipt in a file, when it holds.
 
     release   the release whose root it must lead to; None: the root that it names itself
 
     Raises   DataError with what does not hold
     """
-    made = read_record(ReceiptFile, path, fix="Ask for the receipt again")
+    made = read_record(ConsentReceipt, path, fix="Ask for the receipt again")
     root, key = made.root, made.public_key
     if release is not None:
         facts = read_receipts(release)

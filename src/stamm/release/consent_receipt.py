@@ -24,7 +24,7 @@ from stamm.release.config import ReceiptConfig
 from stamm.release.consent_proof import check_proof, read_receipts
 from stamm.release.consent_tree import build_tree, prove
 from stamm.release.layout import EVIDENCE, RECEIPTS, RECORD
-from stamm.release.records import ReceiptFile, ReceiptsFile, ReleaseFile
+from stamm.release.records import ConsentReceipt, ReceiptsFile, ReleaseFile
 from stamm.release.vrf import SecretKey
 
 CHECKS = {
@@ -74,7 +74,7 @@ def receipt(
     *changes: str,
     out: str | os.PathLike[str] | None = None,
     **settings: Any,
-) -> ReceiptFile:
+) -> ConsentReceipt:
     """The receipt of a release for one URL: its rows in the ledger, or that it has none, with the proof.
 
         stamm.receipt("release", url="https://example.org/page", receipts="private").rows
@@ -104,7 +104,7 @@ def receipt(
     proof = prove(tree, SecretKey.read(private / _KEY), config.url)
     check_proof(proof, facts.root, facts.public_key)  # a damaged tree proves nothing
     released = read_record(ReleaseFile, root / RECORD)
-    made = ReceiptFile(
+    made = ConsentReceipt(
         release=released.name,
         model_sha256=released.model_sha256,
         root=facts.root,
@@ -116,10 +116,10 @@ def receipt(
     return made
 
 
-def receipt_text(made: ReceiptFile) -> str:
+def receipt_text(made: ConsentReceipt) -> str:
     """The receipt as JSON text."""
     # One line: indentation would be a quarter of its size.
-    return json_line(record(ReceiptFile, dataclasses.asdict(made)))
+    return json_line(record(ConsentReceipt, dataclasses.asdict(made)))
 
 
 def _key(private: Path) -> SecretKey:

@@ -11,8 +11,8 @@ at most: to show another, two inputs of SHA-256 with equal hashes would be neede
     leaf    = SHA-256(0 + place + content)
     node    = SHA-256(1 + left + right)
 
-What a proof shows of others is a place and a hash with a salt, neither of which can be compared with
-guessed URLs without the secret key.
+A proof shows hashes, and at most the place and the salted content of one other URL. Neither can be
+compared with guessed URLs without the secret key.
 
 Writes   leaves.bin (place and content of each leaf, sorted), nodes.bin (the nodes of the upper levels),
          rows.parquet (the rows of each leaf)
@@ -94,9 +94,9 @@ def build_tree(ledger: Iterable[Mapping[str, Any]], key: SecretKey, folder: Path
         rows = query.stream("select place, salt, row from unsorted order by place, row")
 
         def grouped() -> Iterator[dict[str, str]]:
-            for (place, salt), group in itertools.groupby(rows, key=lambda row: row[:2]):
+            for (position, salt), group in itertools.groupby(rows, key=lambda row: row[:2]):
                 text = _rows_text([row for _, _, row in group])
-                leaves.extend(bytes.fromhex(place) + content_of(bytes.fromhex(salt), text))
+                leaves.extend(bytes.fromhex(position) + content_of(bytes.fromhex(salt), text))
                 yield {"rows": text}
 
         count = write_rows(folder / _ROWS, columns("rows"), grouped())
@@ -116,7 +116,7 @@ def prove(folder: Path, key: SecretKey, url: str) -> LedgerProof:
     """
     text = written_url(url)
     output = key.output(text.encode())
-    place = place_of(output)
+    position = place_of(output)
     try:
         leaves = _Leaves(
             np.memmap(folder / _LEAVES, np.uint8, "r")
@@ -130,7 +130,7 @@ def prove(folder: Path, key: SecretKey, url: str) -> LedgerProof:
     low, high, depth, at, path = 0, leaves.count, 0, 1, []
     while high - low > 1:
         middle = leaves.split(low, high, depth)
-        bit = bit_of(place, depth)
+        bit = bit_of(position, depth)
         beside = (low, middle) if bit else (middle, high)
         depth, at = depth + 1, 2 * at + bit
         stored = nodes[32 * (at ^ 1) : 32 * (at ^ 1) + 32].tobytes() if depth <= levels else b""
@@ -139,7 +139,7 @@ def prove(folder: Path, key: SecretKey, url: str) -> LedgerProof:
     rows, other = None, None
     if high > low:
         there, content = leaves.leaf(low)
-        if there == place:
+        if there == position:
             rows = str(RowGroups(folder / _ROWS, ["rows"]).row(low)["rows"])
         else:
             other = (there.hex(), content.hex())

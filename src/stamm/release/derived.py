@@ -100,25 +100,25 @@ def _formats(folder: Path, record: ReleaseFile, done: Callable[[str], None]) -> 
         return
     other = f" by stamm {VERSION}, and {record.version} wrote it" * (record.version != VERSION)
     for name in record.formats:
-        place = export_folder(name)
+        prefix = export_folder(name)
         if name.partition("_")[0] not in TARGETS:
             done(f"{name} is written by code of the publisher's own: it is not derived again")
             continue
-        listed = set(read_record(ParityFile, folder / place / PARITY).sha256) - _NOT_DERIVED
+        listed = set(read_record(ParityFile, folder / prefix / PARITY).sha256) - _NOT_DERIVED
         with tempfile.TemporaryDirectory() as scratch:
             written = Path(scratch)
             try:
                 _write(written, folder, name, decoder, model)
             except (StammError, OSError) as error:
-                yield Problem(file=place or name, what=f"cannot be derived again: {error}")
+                yield Problem(file=prefix or name, what=f"cannot be derived again: {error}")
                 continue
             files = {p.relative_to(written).as_posix() for p in written.rglob("*") if p.is_file()}
             for file in sorted(files | listed):
-                done(f"{place}{file}")
-                what = difference(folder / place / file, written / file)
+                done(f"{prefix}{file}")
+                what = difference(folder / prefix / file, written / file)
                 if what:
                     shown = f"is not what the weights give{other}: {what}"
-                    yield Problem(file=f"{place}{file}", what=shown)
+                    yield Problem(file=f"{prefix}{file}", what=shown)
 
 
 def _write(scratch: Path, folder: Path, name: str, decoder: Decoder, model: Path) -> None:

@@ -1,4 +1,4 @@
-"""What differs between two files: tensors by name, keys of JSON, or bytes."""
+"""Differences between two files: tensors by name, keys of JSON, or bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_HEADER = 100 * 2**20
 
 
 def difference(released: Path, derived: Path) -> str:
-    """What differs between a released file and the one derived again, in words; "" for equal bytes."""
+    """Difference between a released file and the one derived again, as text; "" for equal bytes."""
     if not released.is_file() or not derived.is_file():
         return "it is missing" if derived.is_file() else "nothing writes it"
     first, count = _different_bytes(released, derived)

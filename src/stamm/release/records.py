@@ -84,7 +84,7 @@ class ReceiptsFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReceiptFile:
+class ConsentReceipt:
     """A consent receipt: the rows of one URL in a release's ledger, or that it has none, with the proof.
 
     release, model_sha256   name and weights of the release

@@ -15,7 +15,7 @@ from stamm.base.user_code import load_reference
 from stamm.release.checksums import list_files
 from stamm.release.consent_proof import verify_receipt
 from stamm.release.layout import RECORD, SIGNATURE
-from stamm.release.records import ReceiptFile, ReleaseFile
+from stamm.release.records import ConsentReceipt, ReleaseFile
 from stamm.release.verify import Problem
 from stamm.release.verify import verify as problems_of
 
@@ -41,7 +41,7 @@ class Verification:
     signed: bool
     key: Path | None = None
     derived: tuple[str, ...] = ()
-    receipt: ReceiptFile | None = None
+    receipt: ConsentReceipt | None = None
 
     @property
     def signature(self) -> str | None:

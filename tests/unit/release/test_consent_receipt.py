@@ -18,7 +18,13 @@ from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import write_json
 from stamm.corpus.ledger import LedgerRow
 from stamm.corpus.tables import LEDGER_SCHEMA, write_rows
-from stamm.release.consent_proof import LedgerProof, check_proof, verify_receipt
+from stamm.release import consent_tree
+from stamm.release.consent_proof import (
+    LedgerProof,
+    check_proof,
+    read_receipts,
+    verify_receipt,
+)
 from stamm.release.consent_receipt import (
     CHECKS,
     receipt,
@@ -27,7 +33,7 @@ from stamm.release.consent_receipt import (
 )
 from stamm.release.consent_tree import build_tree, prove
 from stamm.release.layout import RECEIPTS
-from stamm.release.records import ReceiptFile
+from stamm.release.records import ConsentReceipt
 from stamm.release.vrf import SecretKey
 
 ABSENT = "https://absent.example/"
@@ -221,7 +227,7 @@ def test_the_page_gives_the_same_answers(release: tuple[Path, Path], tmp_path: P
     texts += [texts[0].replace("absent", "another"), texts[1].replace("kept", "Kept"), "{}"]
     (tmp_path / "run.cjs").write_text(
         f"{program}\n(async () => {{ for (const text of {json.dumps(texts)}) "
-        "console.log(JSON.stringify(await told(text))) })()"
+        "console.log(JSON.stringify(await report(text))) })()"
     )
     told = subprocess.run(
         ["node", tmp_path / "run.cjs"], capture_output=True, text=True, check=True
@@ -243,6 +249,30 @@ def test_the_key_is_private_and_kept_and_the_tree_is_made_once(tmp_path: Path) -
     (private / "key.pem").write_bytes(SecretKey(11).pem())
     with pytest.raises(RunError, match="another key"):
         write_receipts(tmp_path / "corpus", private, release)
+
+
+def test_a_killed_build_leaves_no_tree_and_the_next_has_the_same_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, private = released(tmp_path / "whole", LEDGER[:9])
+    root = read_receipts(release).root
+    part = tmp_path / "part" / "release"
+    (part / "documents").mkdir(parents=True)
+    other = tmp_path / "part" / "private"
+    other.mkdir()
+    shutil.copy(private / "key.pem", other)
+
+    def interrupted(path: Path, data: bytes) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(consent_tree, "write_bytes", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_receipts(tmp_path / "whole" / "corpus", other, part)
+    assert [path.name for path in other.iterdir()] == ["key.pem"]
+    assert not list((part / "documents").iterdir())
+    write_receipts(tmp_path / "whole" / "corpus", other, part)
+    assert read_receipts(part).root == root
 
 
 def test_damage_and_wrong_folders_are_told(release: tuple[Path, Path], tmp_path: Path) -> None:
@@ -269,4 +299,4 @@ def test_damage_and_wrong_folders_are_told(release: tuple[Path, Path], tmp_path:
     assert set(CHECKS) == {"verify_receipt.py", "verify_receipt.html"} and RECEIPTS.endswith(
         ".json"
     )
-    assert isinstance(verify_receipt(path), ReceiptFile) and LedgerProof
+    assert isinstance(verify_receipt(path), ConsentReceipt) and LedgerProof
