@@ -49,7 +49,7 @@ class SecretKey:
     def read(cls, path: Path) -> SecretKey:
         """The key in a PEM file without a password.
 
-        Raises   RunError when it is no private key of the curve P-256
+        Raises   RunError for any other file
         """
         ec, serialization = _library()
         try:
