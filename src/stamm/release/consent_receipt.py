@@ -66,7 +66,7 @@ def write_receipts(corpus: Path, private: Path, folder: Path) -> None:
 def checking_program(template: str, receipts: ReceiptsFile) -> str:
     """The text of a program that checks receipts of one ledger."""
     text = (_TEMPLATES / template).read_text(encoding="utf-8")
-    return text.replace("@ROOT@", receipts.root).replace("@KEY@", receipts.public_key)
+    return text.replace("TREE_ROOT", receipts.root).replace("PUBLIC_KEY", receipts.public_key)
 
 
 def receipt(
