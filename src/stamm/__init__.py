@@ -7,6 +7,8 @@ The public interface for Python, imported on first use: `import stamm` loads no 
     steer, steered, patch_grid       steering vectors; a model with one; what activations carry, by layer and position
     sample, score                    completions of prompts; rewards of answers
     export, release, verify, report  write a model, a release, a page; check a release
+    trace                            which documents a step read, which steps read a document
+    receipt                          proof of what a release's ledger holds about a URL
     derive, emit, check              an activation from its gradient, in other languages; proofs and accuracy
     check_claim, compare_samples     loss logs, and logs of single items, of other projects
     like                 the known activations that a function equals, or is near
@@ -57,10 +59,12 @@ if TYPE_CHECKING:
     from stamm.models.steering import steered
     from stamm.observe.patch import patch_grid
     from stamm.observe.verb import observe
+    from stamm.pretrain.trace import trace
     from stamm.recipes.execute import run
     from stamm.recipes.ledger import ledger, open_pack
     from stamm.recipes.load import LoadedModel, load
     from stamm.recipes.run_folder import RunFolder, open_run
+    from stamm.release.consent_receipt import receipt
     from stamm.release.verb import release
     from stamm.release.verification import verify
     from stamm.reports.verb import report
@@ -109,6 +113,7 @@ __all__ = [
     "parameter_groups",
     "patch_grid",
     "read_metrics",
+    "receipt",
     "recipes",
     "release",
     "report",
@@ -119,6 +124,7 @@ __all__ = [
     "steer",
     "steered",
     "swap",
+    "trace",
     "verify",
 ]
 
@@ -153,11 +159,13 @@ _MODULE_OF = {
     "parameter_groups": "swap.shapes",
     "patch_grid": "observe.patch",
     "read_metrics": "runs.metrics",
+    "receipt": "release.consent_receipt",
     "report": "reports.verb",
     "run": "recipes.execute",
     "sample": "align.verb",
     "score": "align.verb",
     "steered": "models.steering",
+    "trace": "pretrain.trace",
     "verify": "release.verification",
 }
 _PACKAGES = ("activations", "recipes", *_VERBS)

@@ -25,6 +25,12 @@ DEMO = ROOT / "src" / "stamm" / "corpus" / "demo_data"
 # What each form prints: a regular expression with the figure in it. MADE are inputs that this file
 # makes, RUN is an arm of the smoke recipe, OUT is written by the benchmark.
 QUICK: dict[str, list[tuple[str, str]]] = {
+    "accountability": [
+        (
+            "--tokens 100000 --rows 50",
+            r"(?s)trace by url .*seconds \d.*receipt +rows 50 +seconds \d",
+        )
+    ],
     "align_speed": [
         (
             "--arms stamm-eager loop --tasks dpo --rounds 1 --steps 1 --warm-up 0 --threads 1",

@@ -22,8 +22,8 @@ from tests.cli.test_python_page import TINY
 from tests.unit.release.conftest import finished_run
 
 NAMES = (
-    "audit", "check", "compare", "derive", "emit", "evaluate", "export", "observe", "release", "report", "run", "sample",
-    "score", "search", "steer", "verify",
+    "audit", "check", "compare", "derive", "emit", "evaluate", "export", "observe", "receipt", "release", "report", "run", "sample",
+    "score", "search", "steer", "trace", "verify",
 )  # fmt: skip
 # How results are printed, which a function leaves to its caller.
 PRINTING = {"help", "json"}

@@ -64,6 +64,7 @@ DOORS = {
     "yaml": {"evaluate/harness_task.py"},
     "lm_eval": {"evaluate/harness_model.py", "evaluate/harness_task.py"},
     "model_signing": {"release/signature.py"},
+    "cryptography": {"release/vrf.py"},
     "huggingface_hub": {"evaluate/harness_task.py", "release/push.py"},
     "httpx2": {"release/push.py"},
     "gguf": {"export/gguf_file.py"},

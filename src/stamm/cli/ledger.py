@@ -83,7 +83,7 @@ def _pairs(
         ("  language", row["language"]),
         ("  source", row["source"]),
         ("  path", row["path"]),
-        ("  input", f"{row['input_file']}, record {row['input_position']}"),
+        ("  input", row["input_file"] and f"{row['input_file']}, record {row['input_position']}"),
         ("  size", f"{bytes_text(row['bytes_in'])} in, {bytes_text(row['bytes_out'])} out"),
         ("  replaced", ", ".join(replaced)),
         *((f"  {name}", str(row[name])) for name in row if name not in (*known, "tokens")),

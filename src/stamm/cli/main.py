@@ -191,6 +191,16 @@ VERBS: tuple[Verb, ...] = (
         ),
     ),
     Verb(
+        "trace",
+        "stamm.cli.trace",
+        "which documents a step read, and which steps, checkpoints and releases read a document",
+        (
+            "stamm trace runs/demo/arms/xielu step=120",
+            "stamm trace runs/demo/arms/xielu document=https://example.org/page loss=true",
+            "stamm trace runs document=https://example.org/*",
+        ),
+    ),
+    Verb(
         "sample",
         "stamm.cli.sample",
         "sample completions of prompts from a trained model, in the chat format",
@@ -256,8 +266,18 @@ VERBS: tuple[Verb, ...] = (
         "check a released folder offline: hashes, files, records, signature",
         (
             "stamm verify release",
-            "stamm verify release --all --json",
+            "stamm verify release --deep",
             "stamm verify release --replay 3 --pack runs/demo/pack",
+        ),
+    ),
+    Verb(
+        "receipt",
+        "stamm.cli.receipt",
+        "prove what the ledger of a release holds about one URL",
+        (
+            "stamm receipt release url=https://example.org/page receipts=private",
+            "stamm receipt release url=https://example.org/page receipts=private --out receipt.json",
+            "stamm verify receipt.json --release release",
         ),
     ),
     Verb(

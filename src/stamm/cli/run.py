@@ -263,6 +263,10 @@ def _print_result(root: Path) -> int:
         from stamm.corpus.page.result import corpus_result
 
         sys.stdout.write(f"\n{corpus_result(root)}\n\n")
+        from stamm.recipes.replay import next_commands
+
+        for command in next_commands(root):
+            print(f"Next: {command}")
     if report.is_file():
         print(f"Report: {report}")
     return 0

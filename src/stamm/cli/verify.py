@@ -8,11 +8,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from stamm.base.errors import visible
+from stamm.base.json_text import parse_json
 from stamm.base.shutdown import interrupt_delayed
 from stamm.base.units import bytes_text
 from stamm.cli.arg_types import count, text
-from stamm.cli.output import print_json
+from stamm.cli.output import print_json, print_pairs
 from stamm.release.checksums import SUMS
+from stamm.release.layout import RECEIPTS
+from stamm.release.records import ConsentReceipt
 
 if TYPE_CHECKING:
     from stamm.release.verification import Verification
@@ -25,12 +28,25 @@ _UNPROVED = (
 
 def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of `verify`."""
-    parser.add_argument("folder", type=text, metavar="FOLDER", help="a released folder")
+    parser.add_argument(
+        "folder", type=text, metavar="FOLDER", help="a released folder, or a receipt.json"
+    )
     parser.add_argument(
         "--all", action="store_true", help="print every problem, not only the first"
     )
     parser.add_argument(
         "--key", type=text, metavar="FILE", help="public key (PEM) that the signature must hold for"
+    )
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="derive exported files and tables again from the weights and the records",
+    )
+    parser.add_argument(
+        "--release",
+        type=text,
+        metavar="FOLDER",
+        help="of a receipt: the release whose ledger it must be of",
     )
     parser.add_argument(
         "--replay",
@@ -58,10 +74,13 @@ def run(options: argparse.Namespace, verb: str) -> int:
         options.folder,
         all=options.all,
         key=options.key,
+        release=options.release,
+        deep=options.deep,
         replay=options.replay,
         seed=options.seed,
         pack=options.pack,
     )
+    receipt = verification.receipt
     if options.json:
         print_json(
             {
@@ -75,7 +94,9 @@ def run(options: argparse.Namespace, verb: str) -> int:
                 "replay": None
                 if (replayed := verification.replayed) is None
                 else {"seed": verification.seed, **asdict(replayed)},
+                "derived": verification.derived,
             }
+            | ({"url": receipt.url, "rows": receipt.rows} if receipt else {})
         )
         return 1 if verification.problems else 0
     for line in _replay_lines(verification):
@@ -84,11 +105,24 @@ def run(options: argparse.Namespace, verb: str) -> int:
         print(f"{visible(problem.file, 400)} {visible(problem.what, 400)}")
     if verification.problems:
         return 1
+    if receipt is not None:
+        print_receipt(receipt)
+        if not options.release:
+            print(
+                f"It leads to the root {receipt.root}: compare it with {RECEIPTS} of the release, or"
+                " name the folder with --release"
+            )
+        return 0
     sizes = verification.files
     print(
         f"{verification.folder}: {len(sizes)} files, {bytes_text(sum(sizes.values()))}: every file has the SHA-256 in"
         f" {SUMS}, and the records and the card agree with the weights"
     )
+    if options.deep:
+        again = [name for name in verification.derived if " " not in name]
+        print(f"{len(again)} files derived again from the weights and the records are the same")
+        for sentence in sorted(set(verification.derived) - set(again)):
+            print(visible(sentence, 200))
     unknown = verification.record.without_receipt
     if unknown:
         shown = ", ".join(visible(name, 80) for name in unknown[:8]) + ", …" * (len(unknown) > 8)
@@ -121,3 +155,15 @@ def _replay_lines(verification: Verification) -> Iterator[str]:
     if replayed.differences:
         shown = visible("; ".join(replayed.differences), 400)
         yield f"Compared within a tolerance, since this machine computes with other bits: {shown}"
+
+
+def print_receipt(receipt: ConsentReceipt) -> None:
+    """Print what a receipt shows of its URL."""
+    url = visible(receipt.url, 400)
+    if receipt.rows is None:
+        print(f"{url} is not in the ledger of {visible(receipt.release, 96)}")
+        return
+    rows = parse_json(receipt.rows)
+    print(f"{url} is in the ledger of {visible(receipt.release, 96)}, {rows['count']} times:")
+    for row in rows["rows"]:
+        print_pairs([(f"  {name}", str(value)) for name, value in row.items()])

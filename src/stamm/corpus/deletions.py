@@ -1,7 +1,9 @@
 """Deletion requests: a text file with one per line, and the outcome of each.
 
-A line is a URL (https://…), a document_id of the ledger (32 hexadecimal digits), or "sha256:" with
-the SHA-256 of a URL that is not to be disclosed: as in the ledger, or normalized (`normal_address`).
+A line is a URL (https://…), a document_id of the ledger (32 hexadecimal digits), "sha256:" with
+the SHA-256 of a URL that is not to be disclosed: as in the ledger, or normalized (`normal_address`);
+a domain (example.org: with its subdomains, as in a list of domains); or all pages of one host or of
+one of its folders (https://example.org/*, https://example.org/folder/*: over http as well).
 
 A fragment ("#…") is ignored for pages. It identifies the files of a repository: there a request with
 a fragment means one file, and one without means all of them.
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple
 
 from stamm.base.errors import DataError
 from stamm.corpus.consent.hosts import normalize_host
+from stamm.corpus.consent.policies import named_domain
 from stamm.corpus.consent.robots_matcher import decoded, escaped, path_of
 from stamm.corpus.documents import ID_DIGITS, LONGEST_FIELD, clean_field
 from stamm.corpus.tables import columns
@@ -58,6 +61,8 @@ def _spelled(text: str) -> str:
 
 _IDENTIFIER = re.compile(rf"[0-9a-f]{{{ID_DIGITS}}}")
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
+_DOMAIN, _FOLDER = "domain", "folder"
+_NOT_IN_A_DOMAIN = frozenset("/:?#@")
 _LONGEST_LINE = 2 * LONGEST_FIELD
 _MOST_BYTES = 2**30
 _LISTED = 100
@@ -70,8 +75,11 @@ the SHA-256 of the URL, or the document_id; the URL itself is not stored."""
 class Request(NamedTuple):
     """One deletion request.
 
-    key    SHA-256 of the normalized URL with its fragment, a given SHA-256, or a document_id
+    key    SHA-256 of the normalized URL with its fragment, a given SHA-256, or a document_id; of a domain
+           or folder, SHA-256 of "domain NAME" or "folder HOST/PATH/"
     page   SHA-256 of the URL without its fragment, "" without one
+    host   normalized host or domain; "" of other kinds. Every URL that the request names contains it, in
+           some spelling
     """
 
     list: str
@@ -79,6 +87,7 @@ class Request(NamedTuple):
     kind: str
     key: str
     page: str
+    host: str = ""
 
     @property
     def rule(self) -> str:
@@ -92,8 +101,10 @@ class Deletions:
     def __init__(self, requests: Iterable[Request]) -> None:
         self._rules: dict[str, str] = {}
         self._of_page: dict[str, dict[str, None]] = {}
+        self._wider = False
         for request in requests:
             self._rules.setdefault(request.key, request.rule)
+            self._wider |= request.kind in (_DOMAIN, _FOLDER)
             # Also of a later request: a hash before it does not tell the page.
             if request.page:
                 self._of_page.setdefault(request.page, {})[request.key] = None
@@ -108,6 +119,7 @@ class Deletions:
             possible += [_hashed(page + part), _hashed(page), _hashed(url)]
             if not part:
                 possible += self._of_page.get(possible[1], ())
+            possible += map(_hashed, _wider(page)) if self._wider else ()
         return [key for key in dict.fromkeys(possible) if key in self._rules]
 
     def rule(self, key: str) -> str:
@@ -125,14 +137,39 @@ def read_deletions(paths: Iterable[Path]) -> Iterator[Request]:
             line = clean_field(written.strip())
             if not line or line.startswith("#"):
                 continue
-            kind, key, page = _read(line, len(written))
-            if not kind:
+            try:
+                yield read_deletion(written, path.name, number)
+            except ValueError:
                 raise DataError(  # the line is not shown: it may name a person
                     f"a line of {len(written)} characters is not a deletion request",
                     where=f"{path}, line {number}",
-                    fix="Write a URL, a document_id of the ledger, or sha256: and 64 digits",
-                )
-            yield Request(path.name, number, kind, key, page)
+                    fix="Write a URL, a document_id of the ledger, a domain such as example.org, "
+                    "https://example.org/*, or sha256: and 64 digits",
+                ) from None
+
+
+def read_deletion(written: str, name: str = "", number: int = 1) -> Request:
+    """The request in one line, of a list with this name.
+
+    Raises   ValueError for any other line
+    """
+    line = clean_field(written.strip())
+    digest = _HASH.fullmatch(line.lower())
+    if digest:
+        return Request(name, number, "sha256", digest[1], "")
+    if _IDENTIFIER.fullmatch(line.lower()):
+        return Request(name, number, "identifier", line.lower(), "")
+    if len(written) <= _LONGEST_LINE and "://" in line:
+        page, part = normal_address(line), normal_fragment(line)
+        if page.endswith("/*") and not part and "?" not in page:
+            key = _hashed(f"{_FOLDER} {page.partition('://')[2].removesuffix('*')}")
+            return Request(name, number, _FOLDER, key, "", _host(page))
+        whole = _hashed(page + part)
+        return Request(name, number, "address", whole, _hashed(page) if part else "", _host(page))
+    if len(written) <= _LONGEST_LINE and _NOT_IN_A_DOMAIN.isdisjoint(line):
+        domain = named_domain(line)
+        return Request(name, number, _DOMAIN, _hashed(f"{_DOMAIN} {domain}"), "", domain)
+    raise ValueError("not a deletion request")
 
 
 def request_rows(
@@ -145,7 +182,7 @@ def request_rows(
     """
     for request in requests:
         row = request._asdict()
-        del row["page"]
+        del row["page"], row["host"]
         yield {
             **row,
             "withdrawn": withdrawn.get(request.key, 0),
@@ -192,17 +229,23 @@ def _lines(path: Path) -> list[str]:
         raise DataError(f"{path} is not UTF-8: {error.reason}", fix="Write it as UTF-8") from None
 
 
-def _read(line: str, written: int) -> tuple[str, str, str]:
-    """Kind, key and page of a request, empty strings for an invalid line."""
-    digest = _HASH.fullmatch(line.lower())
-    if digest:
-        return "sha256", digest[1], ""
-    if _IDENTIFIER.fullmatch(line.lower()):
-        return "identifier", line.lower(), ""
-    if "://" in line and written <= _LONGEST_LINE:
-        page, part = normal_address(line), normal_fragment(line)
-        return "address", _hashed(page + part), _hashed(page) if part else ""
-    return "", "", ""
+def _host(page: str) -> str:
+    """Host of a normalized URL, without its port; "" for an address in numbers, which has many spellings."""
+    host = page.partition("://")[2].partition("/")[0].partition(":")[0]
+    return "" if host.startswith("[") else host
+
+
+def _wider(page: str) -> Iterator[str]:
+    """Texts whose hashes a request for a domain or a folder that holds a normalized URL may have."""
+    address = page.partition("://")[2].partition("?")[0]
+    at = address.find("/")
+    domain = address[:at].partition(":")[0] if at > 0 else ""
+    while at > 0:
+        yield f"{_FOLDER} {address[: at + 1]}"
+        at = address.find("/", at + 1)
+    while domain:
+        yield f"{_DOMAIN} {domain}"
+        domain = domain.partition(".")[2]
 
 
 def _hashed(url: str) -> str:

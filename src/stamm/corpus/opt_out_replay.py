@@ -40,7 +40,7 @@ from stamm.corpus.documents import Signals
 from stamm.corpus.inputs import expand
 from stamm.corpus.ledger import DROPPED, KEPT, LATER_COLUMNS, PLANTED
 from stamm.corpus.query import Query, opened
-from stamm.corpus.records import CorpusSummary
+from stamm.corpus.records import WITHDRAWN_IDS, CorpusSummary
 from stamm.corpus.summary import SUMMARY, summarise
 from stamm.corpus.tables import (
     DOCUMENTS_SCHEMA,
@@ -74,7 +74,7 @@ def replay(config: ReplayConfig, workspace: Workspace) -> None:
 
     Reads    inputs["corpus"], and inputs["pack"] if given
     Writes   documents and ledger of every shard; withdrawn.parquet, one row per document;
-             token_ranges.parquet, one row per range of the packed corpus; requests.parquet, one row
+             withdrawn_ids.txt, their ids; token_ranges.parquet, one row per range of the packed corpus; requests.parquet, one row
              per deletion request; probes.json without withdrawn passages; summary.json
     Raises   DataError when no document is left.
     """
@@ -250,6 +250,9 @@ def _write_results(config: ReplayConfig, workspace: Workspace, deletions: Iterab
                 "order by document_id, shard, url",
                 path,
             )
+        ids = query.stream("select distinct document_id from withdrawn order by document_id")
+        with atomic(folder / WITHDRAWN_IDS) as path, path.open("w", encoding="ascii") as file:
+            file.writelines(f"{document_id}\n" for (document_id,) in ids)
         tokens = _ranges(query, workspace)
         requests = _requests(query, folder, deletions)
         replayed = {

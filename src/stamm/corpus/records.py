@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 
 from stamm.base.schema import FieldError
 
+WITHDRAWN_IDS = "withdrawn_ids.txt"
+"""Of a replay: the ids of the withdrawn documents, as a file of deletion requests."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentSum:

@@ -133,18 +133,37 @@ def shuffled(places: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int
     return numbers.astype(np.int64)
 
 
-def _through_the_rounds(numbers: NDArray[np.uint64], count: int, seed: int) -> NDArray[np.uint64]:
+def places_of(numbers: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
+    """The place of each of `numbers` in the shuffle of 0 .. count - 1: the inverse of `shuffled`.
+
+    Shapes   [N] in and out, int64; memory and time do not depend on `count`.
+    Checked  tests/unit/corpus/test_shuffle.py
+    """
+    places = numbers.astype(np.uint64)
+    unplaced = np.arange(len(places))
+    while len(unplaced):
+        places[unplaced] = _through_the_rounds(places[unplaced], count, seed, back=True)
+        unplaced = unplaced[places[unplaced] >= count]
+    return places.astype(np.int64)
+
+
+def _through_the_rounds(
+    numbers: NDArray[np.uint64], count: int, seed: int, *, back: bool = False
+) -> NDArray[np.uint64]:
     # The number of rows is even: with two odd sides every round would be an even permutation, and
     # half of the orders of few windows would be more frequent than the other half.
     root = math.isqrt(count - 1) + 1
     rows = np.uint64(root + root % 2)
     columns = np.uint64(-(-count // int(rows)))
     row, column = numbers // columns, numbers % columns
-    for turn, key in enumerate(_stream(seed, _ROUNDS)):
+    turns = list(enumerate(_stream(seed, _ROUNDS)))
+    for turn, key in reversed(turns) if back else turns:
         if turn % 2 == 0:
-            row = (row + splitmix64(key + column * GOLDEN) % rows) % rows
+            step = splitmix64(key + column * GOLDEN) % rows
+            row = (row + (rows - step if back else step)) % rows
         else:
-            column = (column + splitmix64(key + row * GOLDEN) % columns) % columns
+            step = splitmix64(key + row * GOLDEN) % columns
+            column = (column + (columns - step if back else step)) % columns
     return row * columns + column
 
 
@@ -203,6 +222,32 @@ class WindowOrder:
             pieces.append(self._starts[stage] + order * self.length)
             index += num_windows
         return np.concatenate(pieces)
+
+    def readings(
+        self, start: int, stop: int, sequences: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The windows of the run 0 .. sequences - 1 that hold a token of start .. stop - 1, and their first tokens.
+
+        Shapes   [readings] both, int64, by rising window
+        Checked  tests/unit/pretrain/test_trace.py
+        """
+        parts = [np.empty((2, 0), dtype=np.int64)]
+        for stage, (first, (begin, end)) in enumerate(
+            zip(self._starts, itertools.pairwise(self._borders), strict=True)
+        ):
+            # A window's last token is the first of the next.
+            low = max(0, -(-(start - first - self.length) // self.length))
+            high = min(end - begin - 1, (stop - 1 - first) // self.length)
+            if low > high or stop <= start:
+                continue
+            windows = np.arange(low, high + 1, dtype=np.int64)
+            for epoch in range(-(-sequences // self.count)):
+                seed = _shuffle_seed(self._seed, epoch, stage)
+                at = epoch * self.count + begin + places_of(windows, end - begin, seed)
+                parts.append(np.stack([at, first + windows * self.length])[:, at < sequences])
+        numbers, starts = np.concatenate(parts, axis=1)
+        order = np.argsort(numbers)
+        return numbers[order], starts[order]
 
 
 def _shuffle_seed(seed: int, epoch: int, stage: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -65,9 +65,23 @@ def document_losses(
     Raises   DataError when the split holds no document; ConfigError when `config.context`
              exceeds the model's max_context, or `config.overlap` does not fit into the context.
     """
-    context, overlap = context_and_overlap(config, decoder)
     documents = split.documents().to_pylist()
     check_held_out(len(documents))
+    return losses_of_documents(config, decoder, split, documents, progress)
+
+
+def losses_of_documents(
+    config: EvaluateConfig,
+    decoder: Decoder,
+    split: PackedSplit,
+    documents: Sequence[Mapping[str, Any]],
+    progress: Progress,
+) -> list[DocumentLoss]:
+    """The loss of some documents of a split, in their order.
+
+    documents   rows with document_id, language, start, stop and bytes
+    """
+    context, overlap = context_and_overlap(config, decoder)
     parts: list[tuple[int, Window]] = []
     sequences: list[list[int]] = []
     for number, document in enumerate(documents):

@@ -67,7 +67,9 @@ class GgufTarget(GgufSupport):
                  F16, or when a package is missing.
         """
         described = self._tokenizer(tokenizer, model.config.vocab_size)
-        rule = _best_rule(folder, described, tokenizer, (*self._options.texts, _PROBE))
+        rule = self._options.pre_tokenizer or _best_rule(
+            folder, described, tokenizer, (*self._options.texts, _PROBE)
+        )
         kind = self._options.quantization
         described = replace(described, pre=rule)
         self._lost = write_gguf(folder / f"model-{kind}.gguf", described, model, kind)

@@ -78,12 +78,14 @@ class ExportOptions:
     max_shard_bytes   largest file of weights
     chat_format       of the model's training, "apertus", "chatml", "llama3" or "template"; "": it was not fine-tuned
     texts             held-out texts, for choices of the tokenizer
+    pre_tokenizer     the choice, where it was made before; "": it is made with `texts`
     """
 
     quantization: str = "F32"
     max_shard_bytes: int = 5_000_000_000
     chat_format: str = ""
     texts: Sequence[str] = ()
+    pre_tokenizer: str = ""
 
     @property
     def chat(self) -> bool:

@@ -202,3 +202,12 @@ class BatchPlan:
                 first = stage.start + (index - before) * stage.size
                 return StepSpan(first, min(stage.size, self._end - first))
         raise IndexError(index)
+
+    def step_of(self, sequence: int) -> int | None:
+        """The step that trains on a sequence; None for one that is left out."""
+        for stage, before in zip(reversed(self._stages), reversed(self._steps_before), strict=True):
+            if sequence >= stage.start:
+                index = before + (sequence - stage.start) // stage.size
+                known = index < self.num_steps and sequence < self._end
+                return index if known and self.step(index).first <= sequence else None
+        return None

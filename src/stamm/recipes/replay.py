@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import read_json
+from stamm.base.schema import read_record_if_present
 from stamm.corpus.config import PackConfig, ReplayConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.inputs import expand
+from stamm.corpus.records import WITHDRAWN_IDS
 from stamm.corpus.steps import evidence_step
 from stamm.corpus.tokenizer.config import TokenizeConfig
 from stamm.corpus.transparency.config import EvidenceConfig
@@ -20,8 +23,10 @@ from stamm.pages.config import ReportConfig
 from stamm.reports.steps import report_step
 from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
+from stamm.runs.records import ConfigFile
 from stamm.runs.run import Run
 
+NAME = "corpus.replay"
 _OUTPUTS = {"corpus": "summary.json", "tokens": "index-00000.parquet", "pack": "manifest.json"}
 
 
@@ -149,6 +154,28 @@ class ReplayRecipe:
             raise DataError(
                 f"{path} has no packing configuration", fix="Pack the corpus again"
             ) from None
+
+
+def next_commands(root: Path) -> list[str]:
+    """Commands that follow a finished replay in `root`: training, and models to train again.
+
+    Edge     [] for other runs
+    """
+    stored = read_record_if_present(ConfigFile, root / "config.json")
+    config = stored.config if stored is not None and stored.recipe == NAME else None
+    if not isinstance(config, dict):
+        return []
+    commands = [f"stamm run pretrain.llama_1b_xielu pack={shlex.quote(str(root / 'pack'))}"]
+    ids = root / "corpus" / WITHDRAWN_IDS
+    if not ids.is_file() or not ids.stat().st_size:
+        return commands
+    trained = Path(str(config.get("run", "")))
+    for arm in sorted(trained.glob("arms/*/model/decoder.json")):
+        name, run = shlex.quote(arm.parents[1].name), shlex.quote(str(trained))
+        commands.append(
+            f"stamm run pretrain.forget run={run} arm={name} documents={shlex.quote(str(ids))}"
+        )
+    return commands
 
 
 def _recorded_agents(run: Path) -> tuple[tuple[str, ...], str]:

@@ -29,7 +29,7 @@ def bill_of_materials(
     sources   (source, licence, kept documents, bytes) of the corpus, largest first; untrusted
     """
     record = facts.record
-    data = [*_corpus_data(sources), *_alignment_data(facts)]
+    data = [*corpus_components(sources), *_alignment_data(facts)]
     libraries = [
         {"type": "library", "bom-ref": f"pkg:pypi/{name}@{version}", "name": name,
          "version": version, "purl": f"pkg:pypi/{name}@{version}"}
@@ -92,7 +92,8 @@ def _model_card(facts: ReleaseFacts, data: list[str]) -> dict[str, Any]:
     }
 
 
-def _corpus_data(sources: list[tuple[str, str, int, int]]) -> Iterator[dict[str, Any]]:
+def corpus_components(sources: list[tuple[str, str, int, int]]) -> Iterator[dict[str, Any]]:
+    """The components of a corpus, by source and licence; `sources` as in `bill_of_materials`."""
     for number, (source, licence, documents, size) in enumerate(sources[:_MOST_SOURCES]):
         yield {
             "type": "data",

@@ -22,10 +22,12 @@ from stamm.evaluate.records import (
 from stamm.export.card_table import LONGEST_CELL, card_table
 from stamm.export.records import ParityFile
 from stamm.pretrain.forget.results import COLUMNS, Forgetting, summary_lines
+from stamm.pretrain.records import TimingFile, TrainingSummary
 from stamm.release.checksums import SUMS
 from stamm.release.evaluations import dataset_name, finite_metrics, model_index
 from stamm.release.facts import ReleaseFacts
 from stamm.release.layout import ACTIVATION, BOM, CARD, EVIDENCE, RECORD, RUN, export_folder
+from stamm.release.records import ReleaseFile
 from stamm.statistics.estimates import MeanInterval
 
 _DATASET = re.compile(r"https://huggingface\.co/datasets/([\w.-]+/[\w.-]+)/?", re.ASCII)
@@ -80,8 +82,13 @@ def _training(facts: ReleaseFacts) -> Iterator[str]:
     if summary is None:
         yield "How this model was trained is not known here."
         return
+    yield training_table(facts.record, summary, facts.timing)
+
+
+def training_table(record: ReleaseFile, summary: TrainingSummary, timing: TimingFile | None) -> str:
+    """The table of the training; timing: None leaves out its lines."""
     rows = [
-        ("recipe", facts.record.recipe or "not stated"),
+        ("recipe", record.recipe or "not stated"),
         ("steps", str(summary.steps)),
         ("tokens", str(summary.trained_tokens)),
         ("tokens in the loss", str(summary.learned_tokens)),
@@ -90,13 +97,13 @@ def _training(facts: ReleaseFacts) -> Iterator[str]:
     ]
     if summary.final_loss_nats is not None:
         rows.append(("final training loss", f"{summary.final_loss_nats:.4f} nats per token"))
-    if timing := facts.timing:
+    if timing is not None:
         devices = ", ".join(f"{count} x {name}" for name, count in timing.devices.items())
         rows += [("processors", devices or timing.device), ("time", seconds_text(timing.seconds))]
     if summary.goldfish is not None:
         rate = f"{summary.goldfish.rate:.4%} of the labels left out"
         rows.append(("Goldfish loss", rate))
-    yield card_table(("what", "value"), rows)
+    return card_table(("what", "value"), rows)
 
 
 def evaluation(tasks: Mapping[str, TaskFile]) -> Iterator[str]:

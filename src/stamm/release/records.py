@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from stamm.base.schema import FieldError
 from stamm.runs.records import OutputFile
 
 
@@ -59,3 +60,52 @@ class ReleasedFile:
     signed: bool = False
     sums_sha256: str
     files: Mapping[str, OutputFile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceiptsFile:
+    """documents/receipts.json: the root of the tree over the ledger, which receipts lead to.
+
+    root               in hexadecimal
+    public_key         of the function that places URLs in the tree (a point of P-256)
+    ledger_sha256      of the hashes of the ledger's files; names the tree in the publisher's folder
+    urls, rows         leaves of the tree, and rows of the ledger
+    rows_without_url   rows that no receipt can be asked for
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    root: str
+    public_key: str
+    ledger_sha256: str
+    urls: int
+    rows: int
+    rows_without_url: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsentReceipt:
+    """A consent receipt: the rows of one URL in a release's ledger, or that it has none, with the proof.
+
+    release, model_sha256   name and weights of the release
+    root, public_key        of its receipts.json
+    url, proof, path, rows, other   as in `consent_tree.LedgerProof`
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    release: str
+    model_sha256: str
+    root: str
+    public_key: str
+    url: str
+    proof: str
+    path: tuple[str, ...]
+    rows: str | None = None
+    other: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.other is not None and len(self.other) != 2:
+            raise FieldError("other", "the place and the content of a leaf")
+        if len(self.path) > 256:
+            raise FieldError("path", "at most 256 hashes")

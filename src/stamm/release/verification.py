@@ -9,19 +9,23 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.extras import missing_library
 from stamm.base.schema import read_record
 from stamm.release.checksums import list_files
+from stamm.release.consent_proof import verify_receipt
 from stamm.release.layout import RECORD, RUN, SIGNATURE, arm_folder
-from stamm.release.records import ReleaseFile
+from stamm.release.records import ConsentReceipt, ReleaseFile
 from stamm.release.verify import Problem
 from stamm.release.verify import verify as problems_of
 
 if TYPE_CHECKING:
     from stamm.release.replay import Replay
+
+# Both need libraries that a check of hashes does not.
+_DEEP, _REPLAY = "stamm.release.derived:derived_problems", "stamm.release.replay:replay"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,8 @@ class Verification:
     key         the public key that the signature was checked with; None: it was not
     replayed    segments of training that were repeated; None: none were asked for, or a problem came first
     seed        that picked them
+    derived     files that were derived again, and sentences about those that cannot be; () without `deep`
+    receipt     of a consent receipt that holds, and nothing else was checked; None for a folder
     """
 
     folder: Path
@@ -43,6 +49,8 @@ class Verification:
     key: Path | None = None
     replayed: Replay | None = None
     seed: int | None = None
+    derived: tuple[str, ...] = ()
+    receipt: ConsentReceipt | None = None
 
     @property
     def signature(self) -> str | None:
@@ -70,21 +78,28 @@ def verify(
     *,
     all: bool = False,
     key: str | os.PathLike[str] | None = None,
+    release: str | os.PathLike[str] | None = None,
+    deep: bool = False,
     replay: int | None = None,
     seed: int | None = None,
     pack: str | os.PathLike[str] | None = None,
 ) -> Verification:
-    """Check a released folder offline: hashes, files, records, signature; and training, with `replay`.
+    """Check a released folder offline: hashes, files, records, signature; more with `deep` and `replay`. Or a consent receipt.
 
         assert not stamm.verify("release").problems
 
+    folder    of a release, or the file of a consent receipt
     all       look for every problem, not only for the first
     key       public key (PEM) that the signature must hold for
+    deep      derive exported files and tables again from the weights and the records; needs the libraries
+              that write them
     replay    number of segments between checkpoints to train again; needs the libraries of training
     seed      picks the segments; None: a random one
     pack      packed corpus of the run; None: run/pack of the release
-    Raises    RunError when it is not a folder; DataError when `key` does not exist; ConfigError for a seed or a
-              corpus without `replay`; what `release.replay.replay` raises
+    release   of a receipt: the folder whose ledger it must be of; None: the root that it names
+    Raises    RunError when it is not a folder; DataError when `key` does not exist; ConfigError for options of a
+              folder with a receipt, for `release` with a folder, and for a seed or a corpus without `replay`;
+              what `release.replay.replay` raises
     """
     root, public = Path(folder), Path(key) if key else None
     if replay is None and (seed is not None or pack is not None):
@@ -92,12 +107,23 @@ def verify(
             f"{'seed' if pack is None else 'pack'} is given, and no segment is replayed",
             fix="Set replay=N, with --replay N",
         )
-    reported = problems_of(root, public)
+    if root.is_file():
+        if all or key or deep or replay:
+            raise ConfigError(
+                f"{root} is a receipt: --all, --key, --deep and --replay are of a folder"
+            )
+        return _receipt(root, Path(release) if release else None)
+    if release:
+        raise ConfigError(f"--release is given, and {root} is not the file of a receipt")
+    reported, derived = problems_of(root, public), list[str]()
+    if deep:
+        reported = itertools.chain(reported, _loaded(_DEEP)(root, derived.append))
     problems = tuple(reported if all else itertools.islice(reported, 1))
-    replayed = None
+    replayed: Replay | None = None
     if replay is not None and not problems:
         seed = secrets.randbits(32) if seed is None else seed
-        replayed = _replayed(root, Path(pack) if pack else root / RUN / "pack", replay, seed)
+        corpus = Path(pack) if pack else root / RUN / "pack"
+        replayed = _loaded(_REPLAY)(root, corpus, replay, seed)
         problems = tuple(_replay_problems(replayed))
     return Verification(
         folder=root,
@@ -105,21 +131,33 @@ def verify(
         complete=all,
         signed=(root / SIGNATURE).is_file(),
         key=public,
+        derived=tuple(dict.fromkeys(derived)),
         replayed=replayed,
         seed=seed,
     )
 
 
-def _replayed(root: Path, pack: Path, count: int, seed: int) -> Replay:
-    """As `release.replay.replay`, whose libraries are an extra."""
+def _receipt(path: Path, release: Path | None) -> Verification:
+    """The check of a consent receipt."""
+    receipt, problems = None, []
     try:
-        module = importlib.import_module("stamm.release.replay")
+        receipt = verify_receipt(path, release)
+    except DataError as error:
+        problems.append(Problem(file=path.name, what=error.what))
+    return Verification(
+        folder=path, problems=tuple(problems), complete=True, signed=False, receipt=receipt
+    )
+
+
+def _loaded(reference: str) -> Any:
+    """A function of stamm whose libraries are an extra."""
+    module, _, name = reference.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         if (missing := missing_library(error)) is None:
             raise
         raise missing from error
-    replayed: Replay = module.replay(root, pack, count, seed)
-    return replayed
 
 
 def _replay_problems(replayed: Replay) -> Iterator[Problem]:

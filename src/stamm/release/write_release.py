@@ -21,6 +21,7 @@ from stamm.release.bom import bill_of_materials
 from stamm.release.card import release_card
 from stamm.release.checksums import SUMS, list_files, read_sums, write_sums
 from stamm.release.config import ReleaseConfig
+from stamm.release.consent_receipt import write_receipts
 from stamm.release.contents import copied_files, write_kept_ledger
 from stamm.release.documentation import (
     documentation_json,
@@ -61,6 +62,11 @@ def write_release(
     Checked  tests/unit/release/test_write_release.py
     """
     check_destination(out, facts.record.model_sha256, key)
+    if config.receipts and Path(config.receipts).resolve().is_relative_to(out.resolve()):
+        raise RunError(
+            f"receipts={config.receipts} lies in the release, and holds a secret key",
+            fix="Choose a folder outside of it that is not published",
+        )
     with atomic_folder(out) as part:
         copied = copied_files(config, facts)
         for source in copied.values():
@@ -106,7 +112,9 @@ def planned_files(config: ReleaseConfig, facts: ReleaseFacts, jobs: Jobs) -> dic
     """
     copied = copied_files(config, facts)
     facts = _with_unknown_files(facts, copied)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as private:
+        if config.receipts:  # a dry run makes no key to keep
+            config = replace(config, receipts=private)
         _write_documents(config, facts, Path(scratch), jobs)
         sizes = {name: (Path(scratch) / name).stat().st_size for name in list_files(Path(scratch))}
     sizes |= {name: source.stat().st_size for name, source in copied.items()}
@@ -128,6 +136,13 @@ def _write_documents(config: ReleaseConfig, facts: ReleaseFacts, folder: Path, j
         inputs = {"corpus": facts.corpus} | ({"pack": facts.pack} if facts.pack else {})
         jobs("evidence")(facts.evidence, Workspace(folder=documents, inputs=inputs))
     sources = write_kept_ledger(facts, folder)
+    if config.receipts:
+        if facts.corpus is None:
+            raise RunError(
+                f"{facts.arm} has no corpus, so that there is no ledger to give receipts of",
+                fix="Leave out receipts=",
+            )
+        write_receipts(facts.corpus, Path(config.receipts), folder)
     write_text(documents / "model_documentation.md", documentation_markdown(items))
     write_json(documents / "model_documentation.json", documentation_json(items))
     write_activation(facts.arm / "model", folder)

@@ -101,6 +101,46 @@ def test_a_part_names_a_file_of_a_repository_and_nothing_of_a_page(tmp_path: Pat
         assert page == (line != f"sha256:{sha256(files[0])}")
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("example.org", "11110110"),
+        ("*.EXAMPLE.org.", "11110110"),
+        ("a.example.org", "00000110"),
+        ("https://example.org/*", "11110000"),
+        ("HTTP://me@example.org:80/*", "11110000"),
+        ("https://example.org/x/*", "01110000"),
+        ("https://example.org/x/y/*", "00100000"),
+        ("https://a.example.org:8443/*", "00000010"),
+        ("https://example.org/*?x", "00000000"),  # an address with a query
+    ],
+)
+def test_a_domain_and_a_folder_name_every_page_below_them(
+    tmp_path: Path, line: str, found: str
+) -> None:
+    pages = (
+        "http://example.org",
+        "https://Example.org/x/?q=https://b.example/x/y/",
+        "https://example.org/x/y/z#top",
+        "https://example.org/x/*",
+        "https://example.org.evil.example/x/",
+        "https://a.example.org/",
+        "https://a.example.org:8443/x/",
+        "https://notexample.org/x/",
+    )
+    wanted = {page: bit == "1" for page, bit in zip(pages, found, strict=True)}
+    requests = asked(tmp_path / "requests.txt", f"sha256:{'0' * 64}", line)
+    assert {page: bool(requests.keys(page, NOBODY)) for page in pages} == wanted
+    assert requests.keys("", NOBODY) == [] == requests.keys("no address", NOBODY)
+
+
+@pytest.mark.parametrize("line", ["org", "*", "*.org", "example.org/x", "a..b", "x@a.example"])
+def test_nothing_wider_than_a_domain_is_a_request(tmp_path: Path, line: str) -> None:
+    (tmp_path / "requests.txt").write_text(line)
+    with pytest.raises(DataError, match="is not a deletion request"):
+        list(read_deletions([tmp_path / "requests.txt"]))
+
+
 def test_each_request_is_told_once_and_addresses_are_not(tmp_path: Path) -> None:
     path = tmp_path / "requests.txt"
     lines = ["https://a.example/1", "https://a.example:443/1", "https://b.example/who", "a" * 32]

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
-from stamm.corpus.shuffle import WindowOrder, shuffled
+from stamm.corpus.shuffle import WindowOrder, places_of, shuffled
 
 LARGE = (10_007, 2**20, 10**6 + 3, 3_662_109_375, 2**40 - 1, 2**40, 2**63 - 1)
 """Primes, powers of two and their neighbours, and the windows of 15e12 tokens by 4096."""
@@ -95,7 +95,7 @@ def test_a_large_shuffle_is_the_formula_and_can_be_undone(count: int) -> None:
     numbers = shuffled(places, count, 77)
     assert numbers.tolist() == [one_place(place, count, 77) for place in places.tolist()]
     undone = [one_place(number, count, 77, back=True) for number in numbers.tolist()]
-    assert undone == places.tolist()
+    assert undone == places.tolist() == places_of(numbers, count, 77).tolist()
 
 
 def test_the_shuffle_is_pinned() -> None:

@@ -74,7 +74,7 @@ def read_domain_list(path: Path, limits: ReadLimits) -> DomainList:
                 number = line.number
                 written = _written(line.data.decode("utf-8-sig").strip())
                 if written:
-                    domains.setdefault(_domain(written), number)
+                    domains.setdefault(named_domain(written), number)
         except (StreamError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(
                 f"{path} is not a list of domains: {error}",
@@ -93,7 +93,11 @@ def _written(line: str) -> str:
     return domain.strip()
 
 
-def _domain(written: str) -> str:
+def named_domain(written: str) -> str:
+    """The normalized domain that a line of a list names; "*.example.org" is example.org.
+
+    Raises   ValueError for a line that names no domain, or only a top level such as "org".
+    """
     bare = written.removeprefix("*").removeprefix(".")
     domain = normalize_host(bare if "://" in bare else f"//{bare}").partition(":")[0]
     if _DOMAIN.fullmatch(domain) is None:

@@ -1,0 +1,113 @@
+"""`stamm trace`: which documents a step read, and which steps and releases read a document."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from stamm.base.errors import visible
+from stamm.base.shutdown import interrupt_delayed
+from stamm.cli.arg_types import add_changes, text
+from stamm.cli.output import print_json, print_pairs
+from stamm.pretrain.trace_records import ArmTrace, Reading, TracedDocument
+
+_READINGS = 20
+
+
+def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the arguments of `trace`."""
+    parser.add_argument(
+        "folder",
+        type=text,
+        metavar="FOLDER",
+        help="an arm, a run, a release, or a folder of runs and releases",
+    )
+    add_changes(
+        parser,
+        "step=N, document=URL-or-id or tokens=START-STOP; text=true, loss=true, limit=N",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace, verb: str) -> int:
+    """Print the trace; 1 when no document is found."""
+    with interrupt_delayed():
+        from stamm.pretrain.trace import trace
+    traced = trace(options.folder, *options.changes)
+    if options.json:
+        print_json([dataclasses.asdict(arm) | {"contains": arm.contains} for arm in traced.arms])
+    else:
+        for number, arm in enumerate(traced.arms):
+            if number:
+                print()
+            _print_arm(arm, alone=len(traced.arms) == 1)
+        if len(traced.arms) > 1:
+            print("\nName one arm to see its documents and readings; --json has all")
+    return 0 if any(arm.count or arm.started_from for arm in traced.arms) else 1
+
+
+def _print_arm(arm: ArmTrace, *, alone: bool) -> None:
+    """Print what an arm contains; alone: with the documents, and not only their number."""
+    what = f"{arm.count} documents"
+    if arm.contains:
+        what += f", first read at step {arm.first_step}" if arm.first_step else ""
+    elif arm.kind == "pretrain":
+        what += ", none of them read"
+    with_it = [step for step in arm.checkpoints if step >= (arm.first_step or 0)]
+    before = [step for step in arm.checkpoints if step not in with_it]
+    print_pairs(
+        [
+            (name, value)
+            for name, value in (
+                ("arm", arm.arm),
+                ("release", arm.release),
+                ("found", what),
+                ("trained from", arm.started_from and f"{arm.started_from}, which contains them"),
+                ("trained", f"{arm.done} of {arm.steps} steps" if arm.steps else ""),
+                ("checkpoints", _steps("with them", with_it) if arm.contains else ""),
+                ("", _steps("before them", before) if arm.contains else ""),
+                *(("remark", remark) for remark in arm.remarks),
+            )
+            if value
+        ]
+    )
+    for document in arm.documents if alone else ():
+        print()
+        print_pairs(_document(document))
+    if alone and (more := arm.count - len(arm.documents)):
+        print(f"\n{more} more: limit={arm.count}")
+
+
+def _steps(what: str, steps: list[int]) -> str:
+    return f"{what}: {', '.join(map(str, steps))}" if steps else ""
+
+
+def _document(document: TracedDocument) -> list[tuple[str, str]]:
+    length = document.stop - document.start
+    final = ""
+    if document.nats is not None and document.scored:
+        final = f"{document.nats / document.scored:.3f} nats a token under the trained model"
+    pairs = [
+        ("document", document.url or document.document_id),
+        ("  identifier", document.document_id),
+        ("  licence", document.licence),
+        ("  source", document.source),
+        ("  language", document.language),
+        ("  stage", document.stage),
+        ("  occurrence", str(document.occurrence) if document.occurrence else ""),
+        ("  tokens", f"{document.start}-{document.stop - 1}, {length}"),
+        ("  loss", final),
+        *((f"  step {r.step}", _reading(r)) for r in document.readings[:_READINGS]),
+        ("  more", f"{more} readings" if (more := len(document.readings) - _READINGS) > 0 else ""),
+        ("  text", document.text or ""),
+    ]
+    return [(visible(name, 40), value) for name, value in pairs if value]
+
+
+def _reading(reading: Reading) -> str:
+    words = f"sequence {reading.position}: tokens {reading.start}-{reading.stop - 1}"
+    if reading.learned is not None:
+        words += f", {reading.learned} of {reading.targets} learned"
+    if reading.loss_nats is not None:
+        words += f"; loss of the step {reading.loss_nats:.3f}"
+    return words

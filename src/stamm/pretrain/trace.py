@@ -1,0 +1,348 @@
+"""`stamm.trace`: which documents a step read, and which steps, checkpoints and releases read a document.
+
+Nothing is stored for it: the answers follow from the order of the packed corpus and the configuration
+(`pretrain.trace_order`). Masks and losses need the token files, which a release does not have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from stamm.base.config import assignments, override
+from stamm.base.console import NoProgress
+from stamm.base.errors import ConfigError, RunError
+from stamm.base.schema import read_lines, read_record
+from stamm.corpus.packed_dataset import PackedSplit
+from stamm.corpus.tables import parts, read_parts, read_table
+from stamm.engine.checkpoint_files import checkpoint_steps
+from stamm.evaluate.config import EvaluateConfig
+from stamm.evaluate.held_out import losses_of_documents
+from stamm.evaluate.records import DocumentLoss
+from stamm.models.loading import open_model
+from stamm.pretrain.dataset import SequenceSampler
+from stamm.pretrain.trace_config import TraceConfig
+from stamm.pretrain.trace_order import TrainingOrder, kind_of, matching
+from stamm.pretrain.trace_records import PRETRAIN, ArmTrace, Reading, Trace, TracedDocument
+from stamm.runs.records import ManifestFile
+
+RELEASE = "release.json"
+_SKIPPED = (
+    "checkpoints",
+    "model",
+    "corpus",
+    "tokens",
+    "filtered",
+    "pack",
+    "evaluate",
+    "audit",
+    "steps",
+)
+_DEEPEST = 8
+_HELD_OUT = "order-held_out.parquet"
+
+
+def trace(folder: str | os.PathLike[str], *changes: str, **settings: Any) -> Trace:
+    """Which documents a step read, or which steps read a document; exact.
+
+        stamm.trace("runs/demo/arms/xielu", step=120).arms[0].documents
+        stamm.trace("runs", document="https://example.org/page").arms
+
+    folder   an arm, a run, a release; with document= any folder, whose runs and releases are listed
+    changes, settings   of `TraceConfig`
+    Raises   RunError for a folder without a pretrained arm; ConfigError for a step or tokens that are not there
+    """
+    config, root = override(TraceConfig(), assignments(changes, settings)), Path(folder)
+    config.check()
+    arms = list(_arms_below(root))
+    pretrained = [arm for arm in arms if kind_of(arm) == PRETRAIN]
+    if not pretrained:
+        raise RunError(
+            f"{root} holds no pretrained arm",
+            fix="Name a run, an arm of it, a release, or a folder of runs",
+        )
+    traced = {arm: _traced(TrainingOrder(arm), config) for arm in pretrained}
+    if config.document:
+        traced |= _descendants(arms, traced)
+    return Trace(arms=tuple(traced[arm] for arm in sorted(traced)))
+
+
+def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
+    remarks: list[str] = []
+    tokens = _Tokens.open(order, remarks)
+    if config.step is not None:
+        if config.step > order.done:
+            remarks.append(
+                f"step {config.step} is not trained yet: {order.done} of {order.steps} are"
+            )
+        first, starts = order.sequences(config.step)
+        windows = [(config.step, first + n, start) for n, start in enumerate(starts.tolist())]
+        within = sorted(
+            {
+                n
+                for *_, start in windows
+                for n in order.between(start, start + order.windows.length + 1)
+            }
+        )
+        matches = [(n, [w for w in windows if _overlaps(order, n, w[2])]) for n in within]
+    else:
+        if config.document:
+            numbers, span = order.named(config.document), None
+        else:
+            span = config.span()
+            if span[1] > order.starts[-1]:
+                raise ConfigError(
+                    f"tokens={config.tokens} are not in the stream of {order.starts[-1]:,}"
+                )
+            numbers = list(order.between(*span))
+        matches = []
+        for number in numbers:
+            start, stop = order.starts[number : number + 2].tolist()
+            inner = (start, stop) if span is None else (max(start, span[0]), min(stop, span[1]))
+            matches.append((number, order.readings(*inner)))
+        if config.document:
+            remarks += _why_not(order, config.document, bool(numbers))
+    steps = [step for _, readings in matches for step, *_ in readings]
+    shown = matches[: config.limit]
+    documents = [_document(order, number, readings, tokens) for number, readings in shown]
+    if config.text:
+        documents = _with_text(order, documents, remarks)
+    documents = _with_loss(order, documents, tokens if config.loss else None, remarks)
+    if order.config.begin is not None:
+        remarks.append(
+            f"it began from {order.config.begin.checkpoint}, which read documents of its own"
+        )
+    return ArmTrace(
+        arm=str(order.arm),
+        steps=order.steps,
+        done=order.done,
+        count=len(matches),
+        first_step=min(steps, default=None),
+        documents=tuple(documents),
+        checkpoints=tuple(checkpoint_steps(order.arm / "checkpoints")),
+        release=_release_of(order.arm),
+        remarks=tuple(remarks),
+    )
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """The token files of a packed corpus, and the loss masks of the sequences of an arm."""
+
+    split: PackedSplit
+    sampler: SequenceSampler
+
+    @classmethod
+    def open(cls, order: TrainingOrder, remarks: list[str]) -> _Tokens | None:
+        """None where the files are not there, as in a release."""
+        if not any(order.pack.glob("train-*.bin")):
+            remarks.append("masks and losses are not known: the token files are not there")
+            return None
+        config, split = order.config, PackedSplit.open(order.pack, "train")
+        sampler = SequenceSampler(split, config.context, config.seed, config.goldfish, config.masks)
+        return cls(split, sampler)
+
+
+def _overlaps(order: TrainingOrder, number: int, window: int) -> bool:
+    start, stop = order.starts[number : number + 2].tolist()
+    return bool(start <= window + order.windows.length and window < stop)
+
+
+def _document(
+    order: TrainingOrder,
+    number: int,
+    windows: Sequence[tuple[int, int, int]],
+    tokens: _Tokens | None,
+) -> TracedDocument:
+    row = order.row(number)
+    start, stop = order.starts[number : number + 2].tolist()
+    return TracedDocument(
+        document_id=row["document_id"],
+        url=row["url"] or "",
+        source=row["source"] or "",
+        licence=row["licence"] or "",
+        language=row["language"] or "",
+        probe_id=row["probe_id"] or "",
+        stage=order.stage_of(start),
+        occurrence=row["occurrence"],
+        start=start,
+        stop=stop,
+        readings=tuple(_reading(order, start, stop, *window, tokens) for window in windows),
+    )
+
+
+def _reading(
+    order: TrainingOrder,
+    start: int,
+    stop: int,
+    step: int,
+    position: int,
+    window: int,
+    tokens: _Tokens | None,
+) -> Reading:
+    first, last = max(start, window), min(stop, window + order.windows.length + 1)
+    targets = range(max(first, window + 1), last)
+    learned: int | None = None
+    masked: tuple[int, ...] = ()
+    if tokens is not None:
+        keep = tokens.sampler.batch(position, 1).keep_BT[0].tolist()
+        masked = tuple(token - start for token in targets if not keep[token - window - 1])
+        learned = len(targets) - len(masked)
+    return Reading(
+        step=step,
+        position=position,
+        start=first - start,
+        stop=last - start,
+        targets=len(targets),
+        learned=learned,
+        masked=masked,
+        loss_nats=order.losses.get(step),
+    )
+
+
+def _with_text(
+    order: TrainingOrder, documents: list[TracedDocument], remarks: list[str]
+) -> list[TracedDocument]:
+    """The documents with the texts that the corpus of the run has; a release has none."""
+    corpus = order.pack.parent / "corpus"
+    if not any(corpus.glob("documents-*.parquet")):
+        remarks.append("texts are not known: the corpus is not there")
+        return documents
+    wanted = {document.document_id for document in documents}
+    texts = {
+        row["document_id"]: row["text"]
+        for row in read_parts(corpus, "documents", ["document_id", "text"])
+        if row["document_id"] in wanted
+    }
+    return [_changed(document, text=texts.get(document.document_id)) for document in documents]
+
+
+def _with_loss(
+    order: TrainingOrder,
+    documents: list[TracedDocument],
+    tokens: _Tokens | None,
+    remarks: list[str],
+) -> list[TracedDocument]:
+    """The documents with their loss under the trained model: as recorded, or computed with `tokens`."""
+    recorded = order.arm / "evaluate" / "held_out_documents.jsonl"
+    losses: dict[str, DocumentLoss] = {}
+    if recorded.is_file():
+        losses = {line.document_id: line for line in read_lines(DocumentLoss, recorded)}
+    missing = {d.document_id: d for d in documents if d.document_id not in losses}
+    if tokens is not None and missing:
+        if not (order.arm / "model" / "decoder.json").is_file():
+            remarks.append("losses are not known: the arm has no trained model")
+        else:
+            decoder = open_model(order.arm).decoder
+            rows = [
+                {
+                    "document_id": d.document_id,
+                    "language": d.language,
+                    "start": d.start,
+                    "stop": d.stop,
+                    "bytes": 0,
+                }
+                for d in missing.values()
+            ]
+            computed = losses_of_documents(
+                EvaluateConfig(), decoder, tokens.split, rows, NoProgress()
+            )
+            losses |= {loss.document_id: loss for loss in computed}
+    return [
+        _changed(document, nats=loss.nats, scored=loss.tokens)
+        if (loss := losses.get(document.document_id))
+        else document
+        for document in documents
+    ]
+
+
+def _changed(document: TracedDocument, **values: Any) -> TracedDocument:
+    return TracedDocument(**(vars(document) | values))
+
+
+def _why_not(order: TrainingOrder, word: str, found: bool) -> Iterator[str]:
+    """Remarks on documents with this name that were not trained on: held out, or duplicates of one that was."""
+    held_out = order.pack / _HELD_OUT
+    if held_out.is_file() and (
+        rows := matching(read_table(held_out, ["document_id", "url"]), word)
+    ):
+        yield f"{len(rows)} are held out: never trained on, read by the evaluation"
+    corpus = order.pack.parent / "corpus"
+    if not any(corpus.glob("ledger-*.parquet")):
+        if not found:
+            yield "the ledger is not there: a text dropped as a duplicate of one that was read is not found"
+        return
+    kept = set()
+    for path in parts(corpus, "ledger"):
+        table = read_table(path, ["document_id", "url", "duplicate_of"])
+        numbers = matching(table, word)
+        kept |= {
+            name
+            for name in table["duplicate_of"].take(pa.array(numbers, pa.int64())).to_pylist()
+            if name
+        }
+    for name in sorted(kept)[:20]:
+        yield f"the same text, or nearly, was kept as document {name}: trace document={name}, too"
+
+
+def _arms_below(root: Path) -> Iterator[Path]:
+    """Folders of trained arms at or below a folder."""
+    if not root.is_dir():
+        raise RunError(f"{root} is not a folder")
+    start = len(root.parts)
+    for name, folders, _ in os.walk(root):
+        path = Path(name)
+        if kind_of(path):
+            yield path
+        hidden = len(path.parts) - start >= _DEEPEST
+        folders[:] = (
+            []
+            if hidden
+            else sorted(
+                below for below in folders if not below.startswith(".") and below not in _SKIPPED
+            )
+        )
+
+
+def _descendants(arms: Sequence[Path], traced: Mapping[Path, ArmTrace]) -> dict[Path, ArmTrace]:
+    """Arms that were trained from one that contains the documents, at any distance."""
+    containing = {arm.resolve(): arm for arm, result in traced.items() if result.contains}
+    descendants: dict[Path, ArmTrace] = {}
+    waiting = [arm for arm in arms if arm.resolve() not in containing]
+    while heirs := [(arm, parent) for arm in waiting if (parent := _parent(arm, containing))]:
+        for arm, parent in heirs:
+            before = traced.get(arm)
+            known = (
+                vars(before)
+                if before
+                else {"arm": str(arm), "kind": kind_of(arm), "release": _release_of(arm)}
+            )
+            steps = tuple(checkpoint_steps(arm / "checkpoints"))
+            descendants[arm] = ArmTrace(
+                **(known | {"started_from": str(parent), "checkpoints": steps})
+            )
+            containing[arm.resolve()] = arm
+        waiting = [arm for arm in waiting if arm.resolve() not in containing]
+    return descendants
+
+
+def _parent(arm: Path, containing: Mapping[Path, Path]) -> Path | None:
+    """The containing arm whose model or checkpoint this one started from."""
+    inputs = read_record(ManifestFile, arm / "manifest.json").inputs
+    for source in inputs.values():
+        path = (arm / source.path).resolve()
+        for parent in (path, *path.parents):
+            if parent in containing and parent != arm.resolve() and path != parent:
+                return containing[parent]
+    return None
+
+
+def _release_of(arm: Path) -> str:
+    """The release that an arm lies in; "" for an arm of a run."""
+    root = arm / ".." / ".." / ".."
+    return os.path.normpath(root) if (root / RELEASE).is_file() else ""
