@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from stamm.models.attention import KVCache
 from stamm.models.attention_mask import cache_mask
 from stamm.models.decode_layer import DecodeOperations, HeadShape, QKNorm, build_operations
 from stamm.models.decoder import Decoder, DecoderLayer
+from stamm.models.experts import ExpertStep
 from stamm.models.ffn import GatedFeedForward, PlainFeedForward
 from stamm.models.norm import RMSNorm
 from stamm.models.padding import padded
@@ -145,6 +147,12 @@ class DecodeStep:
             yield keys[rows, :, columns], values[rows, :, columns]
 
     @property
+    def multiplied_experts(self) -> int:
+        """Experts multiplied so far, over all rows, steps and layers; 0 for a decoder without experts."""
+        blocks = (layer.feed_forward for layer in self._layers)
+        return sum(block.multiplied for block in blocks if isinstance(block, ExpertStep))
+
+    @property
     def columns(self) -> int:
         """Columns of the cache, used and free."""
         return self._mask_BC.shape[1]
@@ -206,7 +214,7 @@ class _StepLayer:
         norms = layer.attention_layernorm, layer.feedforward_layernorm
         self._norms = [_norm(norm, dtype) for norm in norms]
         block: Any = layer.mlp
-        self._ffn = _feed_forward(block, packed_rows)
+        self.feed_forward = _feed_forward(block, packed_rows)
 
     def __call__(
         self, x_BD: Tensor, added_BD: Tensor | None, number: int, operations: DecodeOperations
@@ -215,7 +223,7 @@ class _StepLayer:
         x_BD, normal_BD = operations.add_norm(x_BD, added_BD, *self._norms[0])
         attended_BD = self._out(operations.attend(number, self._qkv(normal_BD)))
         x_BD, normal_BD = operations.add_norm(x_BD, attended_BD, *self._norms[1])
-        return x_BD, self._ffn(normal_BD)
+        return x_BD, self.feed_forward(normal_BD)
 
 
 def _norm(norm: RMSNorm, dtype: torch.dtype) -> tuple[Tensor, float]:
@@ -240,6 +248,11 @@ def _feed_forward(
     """The block with its present shape parameters."""
     activation: Activation | GatedActivation = block.act_fn
     function = activation.frozen()
+    if block.router is not None:
+        gates = [block.gate_proj] if isinstance(block, GatedFeedForward) else []
+        first = [_weight(projection) for projection in (*gates, block.up_proj)]
+        prepare = partial(_product, packed_rows=packed_rows)
+        return ExpertStep(block.router, function, first, _weight(block.down_proj), prepare)
     up, down = (
         _product(_weight(projection), packed_rows)
         for projection in (block.up_proj, block.down_proj)
