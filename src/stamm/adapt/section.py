@@ -1,8 +1,8 @@
-"""Section "Replaced activation": the layers of a model that `stamm run adapt.activation` fitted."""
+"""Sections of `stamm run adapt.*`: the layers of a replaced activation, the experts with their controls."""
 
 from __future__ import annotations
 
-from stamm.adapt.records import ReplacementFile, SwappedLayer
+from stamm.adapt.records import CarveFile, ReplacementFile, SwappedLayer, TextIdentity
 from stamm.base.schema import read_record_if_present
 from stamm.pages.config import ReportConfig
 from stamm.pages.figure import DataTable
@@ -12,18 +12,56 @@ from stamm.pages.text import one_line
 from stamm.runs.run_view import RunView
 
 _MOST_ROWS = 400
+_MOST_LAYERS = 100
 
 
 def sections(run: RunView, config: ReportConfig) -> tuple[Section, ...]:
-    """The fit of a replaced activation; nothing where none was replaced.
+    """What changed a model, and its cost; nothing where none was changed.
 
     Raises   DataError when its record does not follow its schema
     """
     record = read_record_if_present(ReplacementFile, run.root / "replacement" / "replacement.json")
-    if record is None:
-        return ()
-    tables = {"Fit of every layer": replacement_table(record)}
-    return (section_of("replacement", "Replaced activation", tables=tables),)
+    found = []
+    if record is not None:
+        tables = {"Fit of every layer": replacement_table(record)}
+        found.append(section_of("replacement", "Replaced activation", tables=tables))
+    carved = read_record_if_present(CarveFile, run.root / "carve" / "carve.json")
+    if carved is not None:
+        tables = {"Loss by carve and router": carve_table(carved)}
+        found.append(section_of("carve", "Carved experts", tables=tables))
+    return tuple(found)
+
+
+def carve_table(record: CarveFile) -> DataTable:
+    """Losses of the carved model and of its controls, with what decoding multiplied in the note."""
+    arms = [(arm.carve, arm.router or "none", str(arm.draws), arm.loss) for arm in record.arms[:20]]
+    rows = [
+        ("dense", "none", "1", record.loss),
+        ("balanced, as stored", "linear", "1", record.carved_loss),
+        *arms,
+    ]
+    errors = ", ".join(fixed(error, 4) for error in record.layer_errors[:_MOST_LAYERS])
+    return DataTable(
+        columns=("carve", "router", "draws", "loss, nats per token", "above dense"),
+        rows=tuple(
+            (carve, router, draws, fixed(loss, 4), fixed(loss - record.loss, 4))
+            for carve, router, draws, loss in rows
+        ),
+        words=2,
+        note=(
+            f"{record.active} of {record.experts} experts, {record.shared} of them shared, before further training. "
+            f"Fitted on {_text(record.calibration)}; measured on {_text(record.measured)}. "
+            f"Decoding {record.decoded} tokens multiplied {record.multiplied:,} of {record.slices:,} expert "
+            f"slices. Share of each block's output that is missed where it was fitted: {errors}. Oracle: the experts "
+            "with the largest contributions, which no router knows. Static: units pruned for good, as many."
+        ),
+    )
+
+
+def _text(text: TextIdentity) -> str:
+    return (
+        f"{one_line(text.name, 60)} ({text.tokens:,} tokens, SHA-256 {one_line(text.sha256, 12)})"
+    )
 
 
 def replacement_table(record: ReplacementFile) -> DataTable:

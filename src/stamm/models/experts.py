@@ -45,8 +45,8 @@ def expert_weights(scores: Tensor, experts: Experts) -> Tensor:
 
 def weighted_units(units: Tensor, weights: Tensor) -> Tensor:
     """The outputs of the units, (..., C), times the weights of their experts, (..., E)."""
-    by_expert = units.unflatten(-1, (weights.shape[-1], -1))
-    return (by_expert * weights[..., None].to(units.dtype)).flatten(-2)
+    by_expert = units.view(*units.shape[:-1], weights.shape[-1], -1)
+    return (by_expert * weights[..., None].to(units.dtype)).view(units.shape)
 
 
 class ExpertStep:

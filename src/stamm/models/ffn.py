@@ -25,9 +25,7 @@ class PlainFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, same shape as `x`."""
         projections = [self.up_proj]
-        return feed_forward(
-            x, projections, self.act_fn, self.down_proj, self.memory, self.router
-        )
+        return feed_forward(x, projections, self.act_fn, self.down_proj, self.memory, self.router)
 
 
 class GatedFeedForward(nn.Module):
@@ -45,9 +43,7 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, same shape as `x`."""
         projections = [self.gate_proj, self.up_proj]
-        return feed_forward(
-            x, projections, self.act_fn, self.down_proj, self.memory, self.router
-        )
+        return feed_forward(x, projections, self.act_fn, self.down_proj, self.memory, self.router)
 
 
 def build_ffn(d_model: int, config: PlainFFN | GatedFFN) -> nn.Module:

@@ -20,9 +20,9 @@ from torch import Tensor
 from stamm.activations import catalog
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, ExportError
+from stamm.base.files import read_json
 from stamm.models.config import DecoderConfig, Experts, Llama3Rope, PlainRope
 from stamm.models.decoder import Decoder
-from stamm.base.files import read_json
 from stamm.models.hf_architecture import EXPERT_CLASSES, HubClass, hub_class
 from stamm.models.hf_files import ACTIVATION_KEY, CONFIG
 from stamm.models.hub_folder import LLAMA_NAMES, load_hub_config
