@@ -1,12 +1,13 @@
 """Divide the units of a trained feed-forward block into experts, and fit a linear router to them.
 
-1. Profiles: on every token the `top` units with the largest |h_i| times the norm of column i of the last matrix
-   are marked. Units with like marks belong together.
+1. Profiles: on every token the units with the largest |h_i| times the norm of column i of the last matrix are
+   marked. Units with like marks belong together.
 2. Groups of equal size by k-means on the profiles, where each pair of unit and group is taken by distance while the
    group has room.
-3. Router: ridge regression of each expert's contribution |E_e(x)|, less the mean over experts, on the block's input.
-   A common factor of the scores, the one with the smallest error of the block's output on the tokens, makes their
-   softmax the weights.
+3. Router: ridge regression of each expert's contribution, |E_e(x)| or its logarithm, less the mean over experts, on
+   the block's input, times a common factor that makes the softmax of the scores the weights.
+4. Of all numbers of marks, starts of k-means, contributions and factors those with the smallest error of the block's
+   output on the tokens are used.
 
 Letters: N tokens, C units, D model, E experts, R routed experts.
 
@@ -16,34 +17,23 @@ Checked  tests/unit/adapt/test_carve.py
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from stamm.adapt.blocks import BlockSample
 from stamm.models.config import Experts
 from stamm.models.experts import expert_weights
 
 RIDGE = 1e-3
 _SCALES = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)  # standard deviation of the scores
 _PROFILED = 4096  # tokens of the profiles
+_MARKED = (16, 8, 4)  # width / units that are marked on a token
 _RESTARTS, _ROUNDS = 4, 20
 _CHUNK = 1024
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockSample:
-    """A block on calibration tokens: its input (N, D), the outputs of its units (N, C), its last matrix (D, C)."""
-
-    x: Tensor
-    h: Tensor
-    down: Tensor
-
-    @property
-    def strength(self) -> Tensor:
-        """|h_i| times the norm of column i of the last matrix, (N, C)."""
-        strength_NC: Tensor = self.h.abs() * self.down.norm(dim=0)
-        return strength_NC
+_SMALLEST = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +50,28 @@ class BlockCarve:
     error: float
 
 
-def balanced_order(sample: BlockSample, experts: Experts, top: int, seed: int) -> Tensor:
-    """The units by expert, (C,): the strongest are shared, the others grouped by their profiles."""
+def carve_block(sample: BlockSample, experts: Experts, seed: int) -> BlockCarve:
+    """Experts of units with like profiles, with their router."""
+    units = sample.h.shape[1]
+    orders = [
+        order
+        for by in _MARKED
+        for order in balanced_orders(sample, experts, max(1, units // by), seed)
+    ]
+    return min((fit_router(sample, order, experts) for order in orders), key=lambda c: c.error)
+
+
+def carve_at_random(sample: BlockSample, experts: Experts, seed: int) -> BlockCarve:
+    """The control: a random division, with a router fitted alike."""
+    random = torch.Generator().manual_seed(seed)
+    return fit_router(sample, torch.randperm(sample.h.shape[1], generator=random), experts)
+
+
+def balanced_orders(sample: BlockSample, experts: Experts, top: int, seed: int) -> Iterator[Tensor]:
+    """The units by expert, (C,), of each start: the strongest are shared, the others grouped by their profiles.
+
+    top   units that are marked on a token
+    """
     step = max(1, len(sample.h) // _PROFILED)
     strength_NC = sample.strength[::step]
     units = strength_NC.shape[1]
@@ -72,33 +82,26 @@ def balanced_order(sample: BlockSample, experts: Experts, top: int, seed: int) -
         descending=True, stable=True
     )
     rest = by_use[shared:].sort().values
-    groups = _balanced_groups(marked_NC[:, rest].T.contiguous(), experts.routed, seed)
-    return torch.cat([by_use[:shared], *(rest[group] for group in groups)])
-
-
-def random_order(units: int, seed: int) -> Tensor:
-    """A random permutation of the units: the control of `balanced_order`."""
-    return torch.randperm(units, generator=torch.Generator().manual_seed(seed))
-
-
-def _balanced_groups(profile_CN: Tensor, groups: int, seed: int) -> list[Tensor]:
-    """k-means with groups of equal size; the best of some random starts."""
-    random = torch.Generator().manual_seed(seed)
-    best, least = torch.zeros(0), float("inf")
+    profile_CN, random = marked_NC[:, rest].T.contiguous(), torch.Generator().manual_seed(seed)
     for _ in range(_RESTARTS):
-        start = torch.randperm(len(profile_CN), generator=random)[:groups]
-        center_GN, before = profile_CN[start], float("inf")
-        for _ in range(_ROUNDS):
-            distance_CG = torch.cdist(profile_CN, center_GN)
-            group_C = _balanced(distance_CG)
-            whole = float(distance_CG.square().gather(1, group_C[:, None]).sum())
-            if whole < least:
-                best, least = group_C, whole
-            if whole >= before:
-                break
-            before = whole
-            center_GN = torch.stack([profile_CN[group_C == g].mean(0) for g in range(groups)])
-    return [(best == group).nonzero().flatten() for group in range(groups)]
+        group_C = _balanced_groups(profile_CN, experts.routed, random)
+        by_group = group_C.argsort(stable=True)
+        yield torch.cat([by_use[:shared], rest[by_group]])
+
+
+def _balanced_groups(profile_CN: Tensor, groups: int, random: torch.Generator) -> Tensor:
+    """The group of every unit, by k-means with groups of equal size from random units."""
+    center_GN = profile_CN[torch.randperm(len(profile_CN), generator=random)[:groups]]
+    best, least = torch.zeros(0), float("inf")
+    for _ in range(_ROUNDS):
+        distance_CG = torch.cdist(profile_CN, center_GN)
+        group_C = _balanced(distance_CG)
+        whole = float(distance_CG.square().gather(1, group_C[:, None]).sum())
+        if whole >= least:
+            break
+        best, least = group_C, whole
+        center_GN = torch.stack([profile_CN[group_C == g].mean(0) for g in range(groups)])
+    return best
 
 
 def _balanced(distance_CG: Tensor) -> Tensor:
@@ -123,14 +126,16 @@ def fit_router(sample: BlockSample, order_C: Tensor, experts: Experts) -> BlockC
     x_ND = sample.x.double()
     router_RD = torch.zeros(experts.routed, x_ND.shape[1])
     if experts.chosen < experts.routed:
-        size_NR = gram_NRR.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
-        target_NR = (size_NR - size_NR.mean(1, keepdim=True)).double()
+        size_NR = gram_NRR.diagonal(dim1=1, dim2=2).double().clamp_min(_SMALLEST).sqrt()
         product_DD = x_ND.T @ x_ND
         ridge = RIDGE * float(product_DD.diagonal().mean())
-        eye_DD = torch.eye(len(product_DD), dtype=torch.float64)
-        fitted_DR = torch.linalg.solve(product_DD + ridge * eye_DD, x_ND.T @ target_NR)
-        spread = float((x_ND @ fitted_DR).std().clamp_min(1e-30))
-        scaled = [(fitted_DR.T * (scale / spread)).float() for scale in _SCALES]
+        product_DD += ridge * torch.eye(len(product_DD), dtype=torch.float64)
+        scaled = []
+        for target_NR in (size_NR, size_NR.log()):
+            target_NR = target_NR - target_NR.mean(1, keepdim=True)
+            fitted_DR = torch.linalg.solve(product_DD, x_ND.T @ target_NR)
+            spread = float((x_ND @ fitted_DR).std().clamp_min(_SMALLEST))
+            scaled += [(fitted_DR.T * (scale / spread)).float() for scale in _SCALES]
         router_RD = min(scaled, key=lambda w_RD: _missed(sample.x @ w_RD.T, gram_NRR, experts))
     missed = _missed(sample.x @ router_RD.T, gram_NRR, experts)
     return BlockCarve(order=order_C, router=router_RD, error=missed / whole if whole else 0.0)

@@ -10,31 +10,29 @@ Checked  tests/unit/adapt/test_carve.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from stamm.adapt.blocks import Weigh, block_samples, weighted
 from stamm.adapt.carve import (
     BlockCarve,
-    BlockSample,
-    balanced_order,
+    carve_at_random,
+    carve_block,
     expert_sizes,
-    fit_router,
     kept_units,
-    random_order,
 )
 from stamm.adapt.change import Parent, open_parent, store_change
 from stamm.adapt.config import CarveConfig, carved_config
 from stamm.adapt.records import CarveArm, CarveFile
-from stamm.adapt.sample import mean_loss, token_batches
+from stamm.adapt.sample import mean_loss
 from stamm.base.errors import DataError
 from stamm.base.schema import write_record
-from stamm.models.config import Experts, SavePost
+from stamm.models.config import Experts
 from stamm.models.decode_step import DecodeStep, run_prompts
 from stamm.models.decoder import Decoder
 from stamm.models.experts import expert_weights
@@ -43,8 +41,6 @@ from stamm.runs.job import Workspace
 RECORD = "carve.json"
 _DRAWS = 3
 _DECODED = 32
-_LARGEST = 2 * 2**30  # bytes of the samples of one pass over the text
-Weigh = Callable[[Tensor, Tensor], Tensor]  # input and units of a block to factors of its units
 
 
 def run(config: CarveConfig, workspace: Workspace) -> None:
@@ -69,12 +65,10 @@ def run(config: CarveConfig, workspace: Workspace) -> None:
     random: list[list[BlockCarve]] = [[] for _ in range(_DRAWS)]
     static: list[Tensor] = []
     for layer, sample in enumerate(samples):
-        top = min(config.top or width // experts.count, width)
-        order_C = balanced_order(sample, experts, top, config.seed + layer)
-        balanced.append(fit_router(sample, order_C, experts))
-        for draw in range(_DRAWS):
-            order_C = random_order(width, config.seed + draw * len(new.model.layers) + layer)
-            random[draw].append(fit_router(sample, order_C, experts))
+        seed = config.seed + (1 + _DRAWS) * layer
+        balanced.append(carve_block(sample, experts, seed))
+        for draw, carves in enumerate(random, 1):
+            carves.append(carve_at_random(sample, experts, seed + draw))
         static.append(kept_units(sample, experts.active / experts.count))
     progress.advance(1, "experts fitted")
     loss = mean_loss(decoder, texts.measured, config.batch_tokens)
@@ -105,89 +99,6 @@ def run(config: CarveConfig, workspace: Workspace) -> None:
     progress.end(f"loss {loss:.4f} -> {carved_loss:.4f}")
 
 
-def block_samples(
-    decoder: Decoder, sequences: Sequence[Sequence[int]], batch_tokens: int
-) -> Iterator[BlockSample]:
-    """Inputs and units of every block on the tokens of `sequences`, layer by layer.
-
-    Memory   2 GiB; the text is read again for each 2 GiB of samples
-    Raises   DataError when an output is not finite
-    """
-    tokens = sum(len(sequence) - 1 for sequence in sequences)
-    config = decoder.config
-    together = max(1, _LARGEST // (4 * tokens * (config.d_model + config.ffn.width)))
-    for first in range(0, config.num_layers, together):
-        layers = range(first, min(first + together, config.num_layers))
-        kept: dict[int, tuple[list[Tensor], list[Tensor]]] = {layer: ([], []) for layer in layers}
-
-        def keep(layer: int, x_ND: Tensor, h_NC: Tensor, kept: Any = kept) -> None:
-            if layer in kept:
-                kept[layer][0].append(x_ND)
-                kept[layer][1].append(h_NC)
-
-        with _observed(decoder, keep) as mask:
-            for batch_BT, real_BT in token_batches(sequences, batch_tokens):
-                mask(real_BT)
-                with torch.no_grad():
-                    decoder.model(batch_BT[:, :-1])
-        for layer in layers:
-            x_ND, h_NC = (torch.cat(parts) for parts in kept.pop(layer))
-            if not bool(torch.isfinite(h_NC).all()):
-                raise DataError(
-                    f"layer {layer} has activations that are not finite",
-                    fix="The model diverged, or its weights are damaged",
-                )
-            block: Any = decoder.model.layers[layer].mlp
-            yield BlockSample(x=x_ND, h=h_NC, down=block.down_proj.weight.detach())
-
-
-@contextmanager
-def _observed(
-    decoder: Decoder, keep: Callable[[int, Tensor, Tensor], None]
-) -> Iterator[Callable[[Tensor], None]]:
-    """Hooks that hand over inputs and units of each block; the caller says which tokens are real."""
-    real: list[Tensor] = []
-
-    def weigh(layer: int, x_BTD: Tensor, h_BTC: Tensor) -> Tensor | None:
-        keep(layer, x_BTD[real[0]], h_BTC[real[0]])
-        return None
-
-    with _weighted(decoder, [partial(weigh, n) for n in range(decoder.config.num_layers)]):
-        yield lambda real_BT: real.__setitem__(slice(None), [real_BT])
-
-
-@contextmanager
-def _weighted(
-    decoder: Decoder, weigh: Sequence[Callable[[Tensor, Tensor], Tensor | None]]
-) -> Iterator[None]:
-    """Multiply the units of each block by what its function returns from the block's input and its units."""
-    handles = []
-    for layer, function in zip(decoder.model.layers, weigh, strict=True):
-        block: Any = layer.mlp
-        # The other memory policies call the activation twice, or never.
-        block.memory = SavePost()
-        inputs: list[Tensor] = []
-
-        def enter(_: nn.Module, given: Any, inputs: list[Tensor] = inputs) -> None:
-            inputs[:] = [given[0]]
-
-        def leave(
-            _: nn.Module, given: Any, units: Tensor, inputs: Any = inputs, function: Any = function
-        ) -> Tensor | None:
-            factors = function(inputs[0], units)
-            return None if factors is None else units * factors
-
-        handles += [
-            block.register_forward_pre_hook(enter),
-            block.act_fn.register_forward_hook(leave),
-        ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _arms(
     decoder: Decoder,
     parent: Parent,
@@ -200,7 +111,7 @@ def _arms(
     experts, sequences = config.experts, parent.texts.measured
 
     def loss(weigh: Sequence[Weigh]) -> float:
-        with _weighted(decoder, weigh):
+        with weighted(decoder, weigh):
             return mean_loss(decoder, sequences, config.batch_tokens)
 
     blocks: list[Any] = [layer.mlp for layer in decoder.model.layers]

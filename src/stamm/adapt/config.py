@@ -35,12 +35,10 @@ class CarveConfig(TextConfig):
     """Divide the feed-forward blocks of a trained decoder into experts.
 
     experts   count, active, shared
-    top       units that are marked on a token; None: one expert's width
     seed      of the groups, and of the random ones beside them
     """
 
     experts: Experts = field(default_factory=Experts)
-    top: AtLeastOne | None = None
     seed: Seed = 0
 
 

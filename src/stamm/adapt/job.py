@@ -12,17 +12,13 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from stamm.activations.fit import ActivationFit, fit_activation
 from stamm.activations.module import ActivationModule
 from stamm.adapt.change import open_parent, store_change
 from stamm.adapt.config import ReplacementConfig, swapped_config
 from stamm.adapt.records import ReplacementFile, SwappedLayer
-from stamm.adapt.refit import RefitMatrix, refit_layers
+from stamm.adapt.refit import RefitMatrix, copy_weights, refit_layers
 from stamm.adapt.sample import mean_loss, sample_layers
-from stamm.base.errors import DataError
 from stamm.base.schema import write_record
 from stamm.models.decoder import Decoder
 from stamm.runs.job import Workspace
@@ -48,10 +44,10 @@ def run(config: ReplacementConfig, workspace: Workspace) -> None:
     matrices = refit_layers(decoder, spec, fits, texts.fitted, config.batch_tokens)
     progress.advance(2, "activation fitted")
     loss = mean_loss(decoder, texts.measured, config.batch_tokens)
-    _copy_weights(decoder, new, None)
+    copy_weights(decoder, new, None)
     initial = mean_loss(new, texts.measured, config.batch_tokens)
     progress.advance(3, "measured without the fit")
-    _copy_weights(decoder, new, list(zip(fits, matrices, strict=True)))
+    copy_weights(decoder, new, list(zip(fits, matrices, strict=True)))
     swapped = mean_loss(new, texts.measured, config.batch_tokens)
     stored = store_change("replacement", config, workspace, parent, new, (loss, swapped))
     record = ReplacementFile(
@@ -88,28 +84,3 @@ def _layer(new: Decoder, number: int, fit: ActivationFit, matrix: RefitMatrix) -
         output_error=matrix.error,
         initial_error=fit.initial_error if math.isfinite(fit.initial_error) else None,
     )
-
-
-@torch.no_grad()
-def _copy_weights(
-    old: Decoder, new: Decoder, fits: list[tuple[ActivationFit, RefitMatrix]] | None
-) -> None:
-    """The weights of `old` in `new`, with the shapes and matrices of `fits`; None: initial shapes."""
-    shapes = {
-        f"model.layers.{layer}.mlp.act_fn.{name}"
-        for layer in range(old.config.num_layers)
-        for spec in (old.config.ffn.spec, new.config.ffn.spec)
-        for name in [parameter.name for parameter in spec.trainable]
-    }
-    kept = {name: tensor for name, tensor in old.state_dict().items() if name not in shapes}
-    missing = new.load_state_dict(kept, strict=False)
-    if set(missing.missing_keys) - shapes or missing.unexpected_keys:
-        raise DataError(
-            f"the decoders differ in {[*missing.missing_keys, *missing.unexpected_keys]}"
-        )
-    for layer, (fit, matrix) in enumerate(fits or ()):
-        block: Any = new.model.layers[layer].mlp
-        first: Tensor = (block.gate_proj if hasattr(block, "gate_proj") else block.up_proj).weight
-        first.mul_(fit.input_scale)
-        block.down_proj.weight.copy_(matrix.weight)
-        block.act_fn.load_values(fit.raw, raw=True)

@@ -65,9 +65,7 @@ def two_texts(config: TextConfig, workspace: Workspace, start: OpenModel) -> Tex
             for split in ("train", "held_out")
         )
         both_splits = f"{fitted.name}, {measured.name}"
-        return _apart(
-            both_splits, fitted.name, fitted.sequences, measured.name, measured.sequences
-        )
+        return _apart(both_splits, fitted.name, fitted.sequences, measured.name, measured.sequences)
     path = Path(config.text)
     both = ObserveConfig(tokens=2 * config.tokens)
     # One context of a text: no text is in both halves.
