@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from stamm.activations.catalog.registry import named_activation
+from stamm.activations.catalog.registry import named_activation, spec_of
 from stamm.activations.spec import Gated, Spec
-from stamm.base.bounds import AtLeastOne, Seed, Threads, at_least
+from stamm.activations.spec.cut import cut_at_one
+from stamm.base.bounds import AtLeastOne, Seed, Threads, at_least, within
 from stamm.base.config import Bounded, validate
 from stamm.base.errors import ConfigError
 from stamm.models.config import DecoderConfig, Dense, Experts, GatedFFN, PlainFFN
@@ -57,6 +58,54 @@ def carved_config(config: DecoderConfig, experts: Experts) -> DecoderConfig:
             fix="Carve a model with one set per layer",
         )
     return replace(config, ffn=replace(ffn, experts=experts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparsifyConfig(TextConfig):
+    """Set small outputs of the units of a trained decoder to 0, by a threshold in its activation.
+
+    share        of units, over all layers and tokens of the calibration text; 0: only the activation changes
+    perplexity   instead: the largest factor of the perplexity of the calibration text, against the
+                 model before; None with share
+    activation   that replaces the model's first, as in `ReplacementConfig`; None: its own
+    """
+
+    share: Annotated[float, within("[0, 1)")] | None = None
+    perplexity: Annotated[float, within("(1, 10]")] | None = 1.01
+    activation: str | Spec | None = None
+
+    def __post_init__(self) -> None:
+        if self.activation is not None:
+            object.__setattr__(self, "activation", named_activation(self.activation))
+        one = (self.share is None) != (self.perplexity is None)
+        validate(self, ("share", one, "or perplexity: set one, and the other to none"))
+
+
+def sparse_config(config: DecoderConfig, wanted: SparsifyConfig) -> DecoderConfig:
+    """The decoder with thresholds in its activation, and the same sizes.
+
+    Raises   ConfigError when no matrix can take up the threshold of the activation, or as `swapped_config`
+    """
+    if config.ffn.experts is not None:
+        raise ConfigError("the model has experts", fix="Sparsify the dense model, then carve")
+    dense = unthresholded_config(config, wanted)
+    if wanted.share == 0:
+        return dense
+    if not isinstance(dense.ffn.linear, Dense):
+        raise ConfigError(
+            f"the model's feed-forward matrices are {type(dense.ffn.linear).__name__}",
+            fix="Only dense matrices can take up thresholds: export and import the model first",
+        )
+    return replace(dense, ffn=replace(dense.ffn, activation=cut_at_one(dense.ffn.spec)))
+
+
+def unthresholded_config(config: DecoderConfig, wanted: SparsifyConfig) -> DecoderConfig:
+    """The decoder before its thresholds: with the activation that replaces its own, if that is another."""
+    if wanted.activation is None:
+        return config
+    if spec_of(wanted.activation).content_hash == config.ffn.spec.content_hash:
+        return config
+    return swapped_config(config, wanted.activation)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,6 +86,47 @@ class CarveFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SparseLayer:
+    """One layer: its threshold, and shares of units that are 0 on the measured text.
+
+    threshold   of f(x_i) |column i of the last matrix|, in a gated block times the root mean square of up
+    zeros       before the threshold
+    skipped     with it
+    """
+
+    layer: int
+    threshold: float
+    zeros: float
+    skipped: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparsifyFile:
+    """Thresholds that were folded into a model, with their cost in nats per token.
+
+    before, after    activations of the model and of the changed one
+    loss             of the model before
+    unthresholded_loss   with the replaced activation, before the thresholds; None where it was not replaced
+    sparse_loss      of the stored model
+    random_loss      control: as many units of each layer set to 0 at random, of those that are not 0
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    model_sha256: str
+    parent_sha256: str
+    before: str
+    after: str
+    calibration: TextIdentity
+    measured: TextIdentity
+    loss: float
+    unthresholded_loss: float | None
+    sparse_loss: float
+    random_loss: float
+    layers: tuple[SparseLayer, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SwappedLayer:
     """One layer, as `activations.fit.ActivationFit` and `adapt.refit.RefitMatrix` describe it.
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from stamm.adapt.records import CarveFile, ReplacementFile, SwappedLayer, TextIdentity
+from stamm.adapt.records import (
+    CarveFile,
+    ReplacementFile,
+    SparsifyFile,
+    SwappedLayer,
+    TextIdentity,
+)
 from stamm.base.schema import read_record_if_present
 from stamm.pages.config import ReportConfig
 from stamm.pages.figure import DataTable
@@ -29,7 +35,34 @@ def sections(run: RunView, config: ReportConfig) -> tuple[Section, ...]:
     if carved is not None:
         tables = {"Loss by carve and router": carve_table(carved)}
         found.append(section_of("carve", "Carved experts", tables=tables))
+    sparse = read_record_if_present(SparsifyFile, run.root / "sparsify" / "sparsify.json")
+    if sparse is not None:
+        tables = {"Units that are 0": sparse_table(sparse)}
+        found.append(section_of("sparsify", "Sparse activation", tables=tables))
     return tuple(found)
+
+
+def sparse_table(record: SparsifyFile) -> DataTable:
+    """Thresholds and zeros of every layer, with the losses in the note."""
+    dense = record.unthresholded_loss
+    swapped = (
+        "" if dense is None else f"{fixed(dense, 4)} with {one_line(record.after, 40)} uncut, "
+    )
+    return DataTable(
+        columns=("layer", "threshold", "zero before", "zero with the threshold"),
+        rows=tuple(
+            (str(x.layer), f"{x.threshold:.4g}", fixed(x.zeros, 4), fixed(x.skipped, 4))
+            for x in record.layers[:_MOST_ROWS]
+        ),
+        words=0,
+        note=(
+            f"{one_line(record.before, 40)} to {one_line(record.after, 40)}, before further training. Fitted on "
+            f"{_text(record.calibration)}; measured on {_text(record.measured)}. Loss in nats per token: "
+            f"{fixed(record.loss, 4)} before, {swapped}{fixed(record.sparse_loss, 4)} with the thresholds, "
+            f"{fixed(record.random_loss, 4)} with as many acting units set to 0 at random. Zeros are counted in "
+            "the outputs of the activation; no decoder of stamm skips their rows."
+        ),
+    )
 
 
 def carve_table(record: CarveFile) -> DataTable:

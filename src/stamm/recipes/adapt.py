@@ -12,8 +12,10 @@ from stamm.activations.spec import Spec
 from stamm.adapt.config import (
     CarveConfig,
     ReplacementConfig,
+    SparsifyConfig,
     TextConfig,
     carved_config,
+    sparse_config,
     swapped_config,
 )
 from stamm.align.steps import StartModel
@@ -261,6 +263,57 @@ class CarveRecipe(ChangeRecipe):
     def changed(self, config: DecoderConfig) -> DecoderConfig:
         """As in ChangeRecipe."""
         return carved_config(config, self._experts())
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparsifyRecipe(ChangeRecipe):
+    """Thresholds in the activation of a trained model, then train on, with the unchanged model beside.
+
+    Outputs of a rectifier below a threshold of their layer become 0; the matrices take the thresholds up
+    (`adapt.sparsify`).
+
+    share        of units that are 0, over all layers; None: as many as `perplexity` allows
+    perplexity   the largest factor of the calibration text's perplexity; None with `share`
+    activation   that replaces the model's first, such as reglu or relu2; None: its own
+    The rest is as in `ChangeRecipe`.
+    """
+
+    STEP: ClassVar = "sparsify"
+    ARM: ClassVar = "sparse"
+
+    share: Annotated[float, within("[0, 1)")] | None = None
+    perplexity: Annotated[float, within("(1, 10]")] | None = None
+    activation: str | Spec | None = None
+    sparsify: SparsifyConfig = field(default_factory=SparsifyConfig)
+
+    def __post_init__(self) -> None:
+        if self.activation is not None:
+            object.__setattr__(self, "activation", named_activation(self.activation))
+        given = (self.sparsify.share, self.sparsify.perplexity, self.sparsify.activation)
+        own = given == (None, 1.01, None)
+        both = self.share is not None and self.perplexity is not None
+        validate(
+            self,
+            ("sparsify", own, "has a goal: set share=S or perplexity=P, and activation=NAME alone"),
+            ("share", not both, "is set beside perplexity: set one of them"),
+        )
+
+    def change(self) -> SparsifyConfig:
+        """As in ChangeRecipe."""
+        by_share = self.share is not None
+        factor = None if by_share else self.perplexity or self.sparsify.perplexity
+        return replace(
+            self.sparsify, share=self.share, perplexity=factor, activation=self.activation
+        )
+
+    def changed(self, config: DecoderConfig) -> DecoderConfig:
+        """As in ChangeRecipe."""
+        return sparse_config(config, self.change())
+
+
+def sparsify() -> SparsifyRecipe:
+    """A trained model whose small activations are 0; set run=FOLDER share=S or perplexity=1.01, activation=reglu."""
+    return SparsifyRecipe()
 
 
 def carve() -> CarveRecipe:

@@ -122,6 +122,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("pretrain.apertus_8b_longer", branches.apertus_8b_longer),
     Recipe("adapt.activation", adapt.activation),
     Recipe("adapt.carve", adapt.carve),
+    Recipe("adapt.sparsify", adapt.sparsify),
     Recipe("align.demo", align_demo.align_demo),
     Recipe("align.sft", align.sft),
     Recipe("align.qrpo", align.qrpo),
