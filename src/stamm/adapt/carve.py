@@ -8,6 +8,7 @@
    the block's input, times a common factor that makes the softmax of the scores the weights.
 4. Of all numbers of marks, starts of k-means, contributions and factors those with the smallest error of the block's
    output on the tokens are used.
+5. The last matrix is refit to the units that act, as in `adapt.refit`.
 
 Letters: N tokens, C units, D model, E experts, R routed experts.
 
@@ -18,7 +19,7 @@ Checked  tests/unit/adapt/test_carve.py
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -43,11 +44,17 @@ class BlockCarve:
     order    units, expert by expert, (C,)
     router   weight of the router, (R, D)
     error    share of the mean square of the block's output that experts and router miss on the tokens
+    down     the last matrix, (D, C), refit to the units that act; units in the order of the dense block
     """
 
     order: Tensor
     router: Tensor
     error: float
+    down: Tensor
+
+    def unit_weights(self, x: Tensor, experts: Experts) -> Tensor:
+        """The factor of every unit of the dense block, (..., C), from the block's input."""
+        return of_units(expert_weights(x @ self.router.T, experts), self.order)
 
 
 def carve_block(sample: BlockSample, experts: Experts, seed: int) -> BlockCarve:
@@ -58,13 +65,47 @@ def carve_block(sample: BlockSample, experts: Experts, seed: int) -> BlockCarve:
         for by in _MARKED
         for order in balanced_orders(sample, experts, max(1, units // by), seed)
     ]
-    return min((fit_router(sample, order, experts) for order in orders), key=lambda c: c.error)
+    best = min((fit_router(sample, order, experts) for order in orders), key=lambda c: c.error)
+    return _refit(sample, best, experts)
 
 
 def carve_at_random(sample: BlockSample, experts: Experts, seed: int) -> BlockCarve:
     """The control: a random division, with a router fitted alike."""
     random = torch.Generator().manual_seed(seed)
-    return fit_router(sample, torch.randperm(sample.h.shape[1], generator=random), experts)
+    order_C = torch.randperm(sample.h.shape[1], generator=random)
+    return _refit(sample, fit_router(sample, order_C, experts), experts)
+
+
+def _refit(sample: BlockSample, carve: BlockCarve, experts: Experts) -> BlockCarve:
+    if experts.active == experts.count:
+        return carve
+    return replace(carve, down=refit_matrix(sample, carve.unit_weights(sample.x, experts)))
+
+
+def refit_matrix(sample: BlockSample, weights: Tensor) -> Tensor:
+    """The last matrix, (D, C), with which the units times `weights`, (N, C) or (C,), miss least of the output.
+
+    A ridge regression towards the matrix as it is.
+    """
+    down_CD = sample.down.T.double()
+    square_CC, target_CD = torch.zeros(2 * (len(down_CD),)).double(), torch.zeros_like(down_CD)
+    factors_NC = weights.expand_as(sample.h)
+    for h_NC, factor_NC in zip(
+        torch.split(sample.h, _CHUNK), torch.split(factors_NC, _CHUNK), strict=True
+    ):
+        wide_NC, k_NC = h_NC.double(), (h_NC * factor_NC).double()
+        square_CC += k_NC.T @ k_NC
+        target_CD += k_NC.T @ (wide_NC @ down_CD)
+    ridge = RIDGE * float(square_CC.diagonal().mean())
+    square_CC.diagonal().add_(ridge)
+    refit_DC: Tensor = torch.linalg.solve(square_CC, target_CD + ridge * down_CD).T.float()
+    return refit_DC
+
+
+def of_units(weights: Tensor, order_C: Tensor) -> Tensor:
+    """The factor of every unit of the dense block, (..., C), from those of the experts, (..., E)."""
+    by_place = weights.repeat_interleave(len(order_C) // weights.shape[-1], -1)
+    return by_place[..., order_C.argsort()]
 
 
 def balanced_orders(sample: BlockSample, experts: Experts, top: int, seed: int) -> Iterator[Tensor]:
@@ -138,7 +179,8 @@ def fit_router(sample: BlockSample, order_C: Tensor, experts: Experts) -> BlockC
             scaled += [(fitted_DR.T * (scale / spread)).float() for scale in _SCALES]
         router_RD = min(scaled, key=lambda w_RD: _missed(sample.x @ w_RD.T, gram_NRR, experts))
     missed = _missed(sample.x @ router_RD.T, gram_NRR, experts)
-    return BlockCarve(order=order_C, router=router_RD, error=missed / whole if whole else 0.0)
+    error = missed / whole if whole else 0.0
+    return BlockCarve(order=order_C, router=router_RD, error=error, down=sample.down)
 
 
 def expert_sizes(h_NC: Tensor, down_DC: Tensor, order_C: Tensor, experts: Experts) -> Tensor:

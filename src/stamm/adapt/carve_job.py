@@ -10,6 +10,7 @@ Checked  tests/unit/adapt/test_carve.py
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -18,13 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stamm.adapt.blocks import Weigh, block_samples, weighted
+from stamm.adapt.blocks import block_samples, weighted
 from stamm.adapt.carve import (
     BlockCarve,
     carve_at_random,
     carve_block,
     expert_sizes,
     kept_units,
+    of_units,
+    refit_matrix,
 )
 from stamm.adapt.change import Parent, open_parent, store_change
 from stamm.adapt.config import CarveConfig, carved_config
@@ -35,7 +38,6 @@ from stamm.base.schema import write_record
 from stamm.models.config import Experts
 from stamm.models.decode_step import DecodeStep, run_prompts
 from stamm.models.decoder import Decoder
-from stamm.models.experts import expert_weights
 from stamm.runs.job import Workspace
 
 RECORD = "carve.json"
@@ -63,19 +65,19 @@ def run(config: CarveConfig, workspace: Workspace) -> None:
     samples = block_samples(decoder, texts.fitted, config.batch_tokens)
     balanced: list[BlockCarve] = []
     random: list[list[BlockCarve]] = [[] for _ in range(_DRAWS)]
-    static: list[Tensor] = []
+    static: list[list[Tensor]] = []
     for layer, sample in enumerate(samples):
         seed = config.seed + (1 + _DRAWS) * layer
         balanced.append(carve_block(sample, experts, seed))
         for draw, carves in enumerate(random, 1):
             carves.append(carve_at_random(sample, experts, seed + draw))
-        static.append(kept_units(sample, experts.active / experts.count))
+        kept_C = kept_units(sample, experts.active / experts.count)
+        static.append([down_DC * kept_C for down_DC in (sample.down, refit_matrix(sample, kept_C))])
     progress.advance(1, "experts fitted")
     loss = mean_loss(decoder, texts.measured, config.batch_tokens)
-    arms = tuple(_arms(decoder, parent, config, balanced, random, static))
+    arms = tuple(_arms(parent, config, new, balanced, random, static))
     progress.advance(2, "controls measured")
-    _copy_weights(decoder, new, balanced)
-    carved_loss = mean_loss(new, texts.measured, config.batch_tokens)
+    carved_loss = mean_loss(_carved(decoder, new, balanced), texts.measured, config.batch_tokens)
     progress.advance(3, "measured")
     stored = store_change("carve", config, workspace, parent, new, (loss, carved_loss))
     decoded, multiplied = _decoded(new, texts.measured)
@@ -100,39 +102,43 @@ def run(config: CarveConfig, workspace: Workspace) -> None:
 
 
 def _arms(
-    decoder: Decoder,
     parent: Parent,
     config: CarveConfig,
+    new: Decoder,
     balanced: list[BlockCarve],
     random: list[list[BlockCarve]],
-    static: list[Tensor],
+    static: list[list[Tensor]],
 ) -> Iterator[CarveArm]:
-    """Losses of the dense decoder with units masked as each way to carve and to choose would."""
-    experts, sequences = config.experts, parent.texts.measured
+    """Losses with each way to carve and to choose; the weights of `new` are overwritten."""
+    decoder, experts = parent.decoder, config.experts
 
-    def loss(weigh: Sequence[Weigh]) -> float:
-        with weighted(decoder, weigh):
-            return mean_loss(decoder, sequences, config.batch_tokens)
+    def loss(model: Decoder) -> float:
+        return mean_loss(model, parent.texts.measured, config.batch_tokens)
 
-    blocks: list[Any] = [layer.mlp for layer in decoder.model.layers]
+    def oracle(carves: Sequence[BlockCarve]) -> float:
+        matrices = [block.down_proj.weight.detach() for block in _blocks(decoder)]
+        pairs = zip(carves, matrices, strict=True)
+        with weighted(decoder, [partial(_oracle, carve, experts, down) for carve, down in pairs]):
+            return loss(decoder)
+
     for name, draws in (("balanced", [balanced]), ("random", random)):
-        by_router = {
-            "linear": lambda carve, block: partial(_linear, carve, experts),
-            "oracle": lambda carve, block: partial(
-                _oracle, carve, experts, block.down_proj.weight.detach()
-            ),
-        }
-        for router, choose in by_router.items():
-            losses = [loss(list(map(choose, carves, blocks))) for carves in draws]
+        ways: tuple[tuple[str, bool, list[float]], ...] = (
+            ("linear", False, [loss(_carved(decoder, new, c, refit=False)) for c in draws]),
+            ("linear", True, [loss(_carved(decoder, new, c, refit=True)) for c in draws]),
+            ("oracle", False, [oracle(carves) for carves in draws]),
+        )
+        for router, refit, losses in ways:
             mean = sum(losses) / len(losses)
-            yield CarveArm(carve=name, router=router, loss=mean, draws=len(losses))
-    kept = [partial(lambda kept_C, x, h: kept_C, kept_C) for kept_C in static]
-    yield CarveArm(carve="static", router="", loss=loss(kept))
+            yield CarveArm(carve=name, router=router, refit=refit, loss=mean, draws=len(losses))
+    pruned = copy.deepcopy(decoder)
+    for refit in (False, True):
+        for block, matrices in zip(_blocks(pruned), static, strict=True):
+            block.down_proj.weight.data.copy_(matrices[refit])
+        yield CarveArm(carve="static", router="", refit=refit, loss=loss(pruned))
 
 
-def _linear(carve: BlockCarve, experts: Experts, x: Tensor, h: Tensor) -> Tensor:
-    weights = expert_weights(x @ carve.router.T, experts)
-    return _of_units(weights, carve.order, experts)
+def _blocks(decoder: Decoder) -> list[Any]:
+    return [layer.mlp for layer in decoder.model.layers]
 
 
 def _oracle(carve: BlockCarve, experts: Experts, down_DC: Tensor, x: Tensor, h: Tensor) -> Tensor:
@@ -140,27 +146,25 @@ def _oracle(carve: BlockCarve, experts: Experts, down_DC: Tensor, x: Tensor, h: 
     sizes = sizes.view(*h.shape[:-1], experts.routed)
     chosen = torch.zeros_like(sizes).scatter(-1, sizes.topk(experts.chosen, dim=-1).indices, 1.0)
     shared = chosen.new_ones(*chosen.shape[:-1], experts.shared)
-    return _of_units(torch.cat([shared, chosen], -1), carve.order, experts)
-
-
-def _of_units(weights: Tensor, order_C: Tensor, experts: Experts) -> Tensor:
-    """The factor of every unit of the dense block, (..., C), from those of the experts, (..., E)."""
-    by_place = weights.repeat_interleave(len(order_C) // experts.count, -1)
-    return by_place[..., order_C.argsort()]
+    return of_units(torch.cat([shared, chosen], -1), carve.order)
 
 
 @torch.no_grad()
-def _copy_weights(old: Decoder, new: Decoder, carves: Sequence[BlockCarve]) -> None:
-    """The weights of `old` in `new`, with units in the order of the experts, and the routers."""
+def _carved(
+    old: Decoder, new: Decoder, carves: Sequence[BlockCarve], *, refit: bool = True
+) -> Decoder:
+    """`new` with the weights of `old`, units in the order of the experts, and the routers."""
     state = dict(old.state_dict())
     for layer, carve in enumerate(carves):
         block = f"model.layers.{layer}.mlp"
         for name in ("gate_proj", "up_proj"):
             if (key := f"{block}.{name}.weight") in state:
                 state[key] = state[key][carve.order]
-        state[f"{block}.down_proj.weight"] = state[f"{block}.down_proj.weight"][:, carve.order]
+        down_DC = carve.down if refit else state[f"{block}.down_proj.weight"]
+        state[f"{block}.down_proj.weight"] = down_DC[:, carve.order]
         state[f"{block}.router.weight"] = carve.router
     new.load_state_dict(state)
+    return new
 
 
 @torch.no_grad()

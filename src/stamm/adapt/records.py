@@ -48,11 +48,13 @@ class CarveArm:
 
     carve    "balanced", "random" (mean over draws), "static": units pruned for good, with no choice
     router   "linear"; "oracle": the experts with the largest contributions, each with weight 1; "" without
+    refit    whether the last matrix is refit to the units that act
     draws    random divisions
     """
 
     carve: str
     router: str
+    refit: bool
     loss: float
     draws: int = 1
 

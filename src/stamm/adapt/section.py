@@ -67,20 +67,27 @@ def sparse_table(record: SparsifyFile) -> DataTable:
 
 def carve_table(record: CarveFile) -> DataTable:
     """Losses of the carved model and of its controls, with what decoding multiplied in the note."""
-    arms = [(arm.carve, arm.router or "none", str(arm.draws), arm.loss) for arm in record.arms[:20]]
+    arms = [
+        (arm.carve, arm.router or "none", "yes" if arm.refit else "no", str(arm.draws), arm.loss)
+        for arm in record.arms[:20]
+    ]
     rows = [
-        ("dense", "none", "1", record.loss),
-        ("balanced, as stored", "linear", "1", record.carved_loss),
+        ("dense", "none", "no", "1", record.loss),
+        ("balanced, as stored", "linear", "yes", "1", record.carved_loss),
         *arms,
     ]
     errors = ", ".join(fixed(error, 4) for error in record.layer_errors[:_MOST_LAYERS])
     return DataTable(
-        columns=("carve", "router", "draws", "loss, nats per token", "above dense"),
-        rows=tuple(
-            (carve, router, draws, fixed(loss, 4), fixed(loss - record.loss, 4))
-            for carve, router, draws, loss in rows
+        columns=(
+            "carve",
+            "router",
+            "last matrix refit",
+            "draws",
+            "loss, nats per token",
+            "above dense",
         ),
-        words=2,
+        rows=tuple((*words, fixed(loss, 4), fixed(loss - record.loss, 4)) for *words, loss in rows),
+        words=3,
         note=(
             f"{record.active} of {record.experts} experts, {record.shared} of them shared, before further training. "
             f"Fitted on {_text(record.calibration)}; measured on {_text(record.measured)}. "
