@@ -28,7 +28,7 @@ from stamm.recipes import (
     robots,
     searches,
 )
-from stamm.recipes.adapt import AdaptRecipe
+from stamm.recipes.adapt import ChangeRecipe
 from stamm.recipes.align import GRPORecipe, PreferenceRecipe, SFTRecipe
 from stamm.recipes.align_charter import CharterRecipe
 from stamm.recipes.align_demo import AlignDemo
@@ -60,7 +60,7 @@ Branching = (
     ReplayRecipe
     | CooldownRecipe
     | LongerRecipe
-    | AdaptRecipe
+    | ChangeRecipe
     | SFTRecipe
     | PreferenceRecipe
     | GRPORecipe
