@@ -79,7 +79,7 @@ def block_samples(
 def _observed(
     decoder: Decoder, keep: Callable[[int, Tensor, Tensor], None]
 ) -> Iterator[Callable[[Tensor], None]]:
-    """Hooks that hand over inputs and units of each block; the caller says which tokens are real."""
+    """Hooks that hand over inputs and units of each block; the caller states which tokens are real."""
     real: list[Tensor] = []
 
     def weigh(layer: int, x_BTD: Tensor, h_BTC: Tensor) -> Tensor | None:
@@ -103,7 +103,7 @@ def weighted(decoder: Decoder, weigh: Sequence[Weigh]) -> Iterator[None]:
         def enter(_: nn.Module, given: Any, inputs: list[Tensor] = inputs) -> None:
             inputs[:] = [given[0]]
 
-        def leave(
+        def weigh_units(
             _: nn.Module, given: Any, units: Tensor, inputs: Any = inputs, function: Any = function
         ) -> Tensor | None:
             factors = function(inputs[0], units)
@@ -111,7 +111,7 @@ def weighted(decoder: Decoder, weigh: Sequence[Weigh]) -> Iterator[None]:
 
         handles += [
             block.register_forward_pre_hook(enter),
-            block.act_fn.register_forward_hook(leave),
+            block.act_fn.register_forward_hook(weigh_units),
         ]
     try:
         yield

@@ -1,4 +1,4 @@
-"""What every change of a trained model begins and ends with: the model and its texts; the changed one and its record."""
+"""First and last part of every change of a trained model: the model and its texts; the changed one and its record."""
 
 from __future__ import annotations
 

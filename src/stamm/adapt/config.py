@@ -77,8 +77,8 @@ class SparsifyConfig(TextConfig):
     def __post_init__(self) -> None:
         if self.activation is not None:
             object.__setattr__(self, "activation", named_activation(self.activation))
-        one = (self.share is None) != (self.perplexity is None)
-        validate(self, ("share", one, "or perplexity: set one, and the other to none"))
+        single = (self.share is None) != (self.perplexity is None)
+        validate(self, ("share", single, "or perplexity: set one, and the other to none"))
 
 
 def sparse_config(config: DecoderConfig, wanted: SparsifyConfig) -> DecoderConfig:

@@ -1,4 +1,4 @@
-"""What `stamm run adapt.*` writes: replacement.json, carve.json, and change.json beside the changed weights."""
+"""Files of `stamm run adapt.*`: replacement.json, carve.json, and change.json beside the changed weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, kw_only=True)
 class TextIdentity:
-    """A text by the SHA-256 of its token ids, and its name in words."""
+    """A text by the SHA-256 of its token ids, and its name as text."""
 
     name: str
     sha256: str

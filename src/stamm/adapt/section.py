@@ -22,24 +22,24 @@ _MOST_LAYERS = 100
 
 
 def sections(run: RunView, config: ReportConfig) -> tuple[Section, ...]:
-    """What changed a model, and its cost; nothing where none was changed.
+    """Changes of a model with their costs; nothing where none was changed.
 
     Raises   DataError when its record does not follow its schema
     """
     record = read_record_if_present(ReplacementFile, run.root / "replacement" / "replacement.json")
-    found = []
+    shown = []
     if record is not None:
         tables = {"Fit of every layer": replacement_table(record)}
-        found.append(section_of("replacement", "Replaced activation", tables=tables))
+        shown.append(section_of("replacement", "Replaced activation", tables=tables))
     carved = read_record_if_present(CarveFile, run.root / "carve" / "carve.json")
     if carved is not None:
         tables = {"Loss by carve and router": carve_table(carved)}
-        found.append(section_of("carve", "Carved experts", tables=tables))
+        shown.append(section_of("carve", "Carved experts", tables=tables))
     sparse = read_record_if_present(SparsifyFile, run.root / "sparsify" / "sparsify.json")
     if sparse is not None:
         tables = {"Units that are 0": sparse_table(sparse)}
-        found.append(section_of("sparsify", "Sparse activation", tables=tables))
-    return tuple(found)
+        shown.append(section_of("sparsify", "Sparse activation", tables=tables))
+    return tuple(shown)
 
 
 def sparse_table(record: SparsifyFile) -> DataTable:

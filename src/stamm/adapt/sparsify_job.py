@@ -48,7 +48,7 @@ _WEAKEST = 1e-6  # |w_i| u_i, over the layer's mean
 
 @dataclass(frozen=True, kw_only=True)
 class LayerStrength:
-    """How strong the units of one layer are.
+    """Strength of the units of one layer.
 
     scale_C    |w_i| u_i
     sorted_N   a sample of q, ascending, and `lost_N` the share of the sum of squares up to each
@@ -60,8 +60,8 @@ class LayerStrength:
 
     def threshold(self, lost: float) -> float:
         """t with which the layer loses the share `lost` of the sum of squares."""
-        place = int(torch.searchsorted(self.lost_N, lost)) - 1
-        return float(self.sorted_N[max(place, 0)])
+        index = int(torch.searchsorted(self.lost_N, lost)) - 1
+        return float(self.sorted_N[max(index, 0)])
 
     def skipped(self, threshold: float) -> float:
         """Share of the sample that is at most the threshold."""

@@ -33,12 +33,12 @@ class Texts:
 
     @property
     def calibration(self) -> TextIdentity:
-        """What was fitted on."""
+        """The text that was fitted on."""
         return _identity(self.fitted_name, self.fitted)
 
     @property
     def reported(self) -> TextIdentity:
-        """What losses are of."""
+        """The text of the losses."""
         return _identity(self.measured_name, self.measured)
 
 

@@ -234,7 +234,7 @@ def _activation(decoder: Decoder) -> Iterable[str]:
 
 
 def changed(change: ChangeFile | None) -> Iterable[str]:
-    """How a model was changed after its training, its parent, texts and cost; nothing where it was not."""
+    """Change of a model after its training: its parent, texts and cost; nothing where there was none."""
     if change is None:
         return
     yield "## Changed after training"

@@ -96,12 +96,16 @@ def _width_keys(config: DecoderConfig, model_type: str) -> dict[str, Any]:
     width, experts = config.ffn.width, config.ffn.experts
     if experts is None:
         return {"intermediate_size": width}
-    each = width // experts.count
+    expert_width = width // experts.count
     keys = {"num_experts_per_tok": experts.active, "output_router_logits": False}
     if model_type == "mixtral":
-        own = {"intermediate_size": each, "num_local_experts": experts.count}
+        own = {"intermediate_size": expert_width, "num_local_experts": experts.count}
         return {**own, **keys, "sliding_window": None}
-    own = {"intermediate_size": width, "moe_intermediate_size": each, "num_experts": experts.count}
+    own = {
+        "intermediate_size": width,
+        "moe_intermediate_size": expert_width,
+        "num_experts": experts.count,
+    }
     return {
         **own, **keys, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
     }  # fmt: skip
@@ -171,8 +175,8 @@ def _expert_state(
     block, names = _EXPERT_NAMES[model_type]
     split: dict[str, Tensor] = {}
     for name, tensor in state.items():
-        layer, found, part = name.partition("mlp.")
-        if not found:
+        layer, block_name, part = name.partition("mlp.")
+        if not block_name:
             split[name] = tensor
         elif part == "router.weight":
             split[f"{layer}{block}gate.weight"] = tensor

@@ -66,7 +66,7 @@ def write_change(model: Path, change: ChangeFile) -> None:
 
 
 def read_change(model: Path) -> ChangeFile | None:
-    """How a model was changed after its training; None when it was not."""
+    """The change of a model after its training; None when there was none."""
     return read_record_if_present(ChangeFile, model / CHANGE)
 
 
