@@ -46,3 +46,45 @@ def test_an_activation_of_another_kind_is_refused_before_anything_is_written(
     refused = stamm(*command, "tokens=8192", "--out", "adapted")
     assert refused.returncode == 2 and "Choose one that is of one input" in refused.stderr
     assert not (tmp_path / "adapted").exists()
+
+
+@pytest.mark.slow
+def test_experts_are_carved_trained_on_exported_and_recorded(
+    smoke_run: Path, tmp_path: Path, stamm: Stamm
+) -> None:
+    command = (
+        *("run", "adapt.carve", f"run={smoke_run}", "arm=swiglu", "experts=4", "active=2"),
+        *("carve.tokens=2048", f"tokens={8 * 1024}", "control=false", "--out", "carved"),
+    )
+    done = stamm(*command)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "carved/report.html").read_text()
+    assert "Carved experts" in page and "2 of 4 experts" in page
+    exported = stamm("export", "carved/arms/carved")
+    assert exported.returncode == 0, exported.stderr
+    folder = tmp_path / "carved/arms/carved/export/transformers"
+    assert json.loads((folder / "config.json").read_text())["architectures"] == [
+        "Qwen3MoeForCausalLM"
+    ]
+    change = json.loads((tmp_path / "carved/arms/carved/model/change.json").read_text())
+    assert (change["change"], change["trained_tokens"]) == ("carve", 8 * 1024)
+    card = (folder / "README.md").read_text()
+    assert "## Changed after training" in card and change["parent_sha256"] in card
+    sampled = stamm("sample", "carved/arms/carved", "tokens=8")
+    assert sampled.returncode == 0, sampled.stderr
+
+
+@pytest.mark.slow
+def test_thresholds_are_folded_and_the_model_is_exported_with_its_activation(
+    smoke_run: Path, tmp_path: Path, stamm: Stamm
+) -> None:
+    done = stamm(
+        *("run", "adapt.sparsify", f"run={smoke_run}", "arm=swiglu", "activation=reglu"),
+        *("share=0.8", "sparsify.tokens=2048", "--out", "sparse"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Sparse activation" in (tmp_path / "sparse/report.html").read_text()
+    exported = stamm("export", "sparse/sparsify")
+    assert exported.returncode == 0, exported.stderr
+    code = (tmp_path / "sparse/sparsify/export/transformers/modeling_stamm.py").read_text()
+    assert "reglu_cut" in code

@@ -1,24 +1,23 @@
-"""Configuration of an activation swap. No torch here."""
+"""Configuration of changes of a trained model. No torch here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from stamm.activations.catalog.registry import named_activation
+from stamm.activations.catalog.registry import named_activation, spec_of
 from stamm.activations.spec import Gated, Spec
-from stamm.base.bounds import AtLeastOne, Threads, at_least
-from stamm.base.config import validate
+from stamm.activations.spec.cut import cut_at_one
+from stamm.base.bounds import AtLeastOne, Seed, Threads, at_least, within
+from stamm.base.config import Bounded, validate
 from stamm.base.errors import ConfigError
-from stamm.models.config import DecoderConfig, Dense, GatedFFN, PlainFFN
+from stamm.models.config import DecoderConfig, Dense, Experts, GatedFFN, PlainFFN
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplacementConfig:
-    """Replace the activation of a trained decoder.
+class TextConfig(Bounded):
+    """The text that a change is calibrated on, and that it is measured on.
 
-    activation     an entry of the catalogue, or your own, as in `PlainFFN`: of one input for a plain
-                   block, gated for a gated one
     text           file of texts, as in `stamm observe`: the first half is fitted on, the other
                    measured; None: the training and held-out documents of the run's packed corpus
     tokens         tokens that are fitted on, at most, and as many that are measured
@@ -26,11 +25,98 @@ class ReplacementConfig:
     threads        CPU threads; part of the configuration because sums depend on it
     """
 
-    activation: str | Spec = "xielu"
     text: str | None = None
     tokens: Annotated[int, at_least(2)] = 32_768
     batch_tokens: AtLeastOne = 4096
     threads: Threads = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarveConfig(TextConfig):
+    """Divide the feed-forward blocks of a trained decoder into experts.
+
+    experts   count, active, shared
+    seed      of the groups, and of the random ones beside them
+    """
+
+    experts: Experts = field(default_factory=Experts)
+    seed: Seed = 0
+
+
+def carved_config(config: DecoderConfig, experts: Experts) -> DecoderConfig:
+    """The decoder with experts, and the same sizes.
+
+    Raises   ConfigError when it has experts already, when they do not divide the width, or a matrix is
+             structured
+    """
+    ffn = config.ffn
+    if ffn.experts is not None:
+        raise ConfigError("the model has experts already", fix="Carve the dense model")
+    if ffn.shapes == "neuron":
+        raise ConfigError(
+            "the model's activation has parameters per neuron, which experts do not have",
+            fix="Carve a model with one set per layer",
+        )
+    return replace(config, ffn=replace(ffn, experts=experts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparsifyConfig(TextConfig):
+    """Set small outputs of the units of a trained decoder to 0, by a threshold in its activation.
+
+    share        of units, over all layers and tokens of the calibration text; 0: only the activation changes
+    perplexity   instead: the largest factor of the perplexity of the calibration text, against the
+                 model before; None with share
+    activation   that replaces the model's first, as in `ReplacementConfig`; None: its own
+    """
+
+    share: Annotated[float, within("[0, 1)")] | None = None
+    perplexity: Annotated[float, within("(1, 10]")] | None = 1.01
+    activation: str | Spec | None = None
+
+    def __post_init__(self) -> None:
+        if self.activation is not None:
+            object.__setattr__(self, "activation", named_activation(self.activation))
+        single = (self.share is None) != (self.perplexity is None)
+        validate(self, ("share", single, "or perplexity: set one, and the other to none"))
+
+
+def sparse_config(config: DecoderConfig, wanted: SparsifyConfig) -> DecoderConfig:
+    """The decoder with thresholds in its activation, and the same sizes.
+
+    Raises   ConfigError when no matrix can take up the threshold of the activation, or as `swapped_config`
+    """
+    if config.ffn.experts is not None:
+        raise ConfigError("the model has experts", fix="Sparsify the dense model, then carve")
+    dense = unthresholded_config(config, wanted)
+    if wanted.share == 0:
+        return dense
+    if not isinstance(dense.ffn.linear, Dense):
+        raise ConfigError(
+            f"the model's feed-forward matrices are {type(dense.ffn.linear).__name__}",
+            fix="Only dense matrices can take up thresholds: export and import the model first",
+        )
+    return replace(dense, ffn=replace(dense.ffn, activation=cut_at_one(dense.ffn.spec)))
+
+
+def unthresholded_config(config: DecoderConfig, wanted: SparsifyConfig) -> DecoderConfig:
+    """The decoder before its thresholds: with the activation that replaces its own, if that is another."""
+    if wanted.activation is None:
+        return config
+    if spec_of(wanted.activation).content_hash == config.ffn.spec.content_hash:
+        return config
+    return swapped_config(config, wanted.activation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplacementConfig(TextConfig):
+    """Replace the activation of a trained decoder.
+
+    activation   an entry of the catalogue, or your own, as in `PlainFFN`: of one input for a plain
+                 block, gated for a gated one
+    """
+
+    activation: str | Spec = "xielu"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activation", named_activation(self.activation))
@@ -44,6 +130,8 @@ def swapped_config(config: DecoderConfig, activation: str | Spec) -> DecoderConf
              gated one multiplies by a function of up, or a matrix is structured
     """
     ffn = config.ffn
+    if ffn.experts is not None:
+        raise ConfigError("the model has experts", fix="Change the activation first, then carve")
     if not isinstance(ffn.linear, Dense):
         raise ConfigError(
             f"the model's feed-forward matrices are {type(ffn.linear).__name__}",

@@ -23,6 +23,7 @@ from stamm.activations.fit import ActivationFit
 from stamm.activations.module import GatedActivation
 from stamm.activations.spec import Spec
 from stamm.adapt.sample import token_batches
+from stamm.base.errors import DataError
 from stamm.models.config import SavePost
 from stamm.models.decoder import Decoder
 
@@ -121,3 +122,28 @@ class _Sums:
         mixed = float(((refit_DC @ self._mixed) * self._weight_DC).sum())
         new = float(((refit_DC @ self._new) * refit_DC).sum())
         return (whole - 2 * mixed + new) / whole if whole > 0 else 0.0
+
+
+@torch.no_grad()
+def copy_weights(
+    old: Decoder, new: Decoder, fits: list[tuple[ActivationFit, RefitMatrix]] | None
+) -> None:
+    """The weights of `old` in `new`, with the shapes and matrices of `fits`; None: initial shapes."""
+    shapes = {
+        f"model.layers.{layer}.mlp.act_fn.{name}"
+        for layer in range(old.config.num_layers)
+        for spec in (old.config.ffn.spec, new.config.ffn.spec)
+        for name in [parameter.name for parameter in spec.trainable]
+    }
+    kept = {name: tensor for name, tensor in old.state_dict().items() if name not in shapes}
+    missing = new.load_state_dict(kept, strict=False)
+    if set(missing.missing_keys) - shapes or missing.unexpected_keys:
+        raise DataError(
+            f"the decoders differ in {[*missing.missing_keys, *missing.unexpected_keys]}"
+        )
+    for layer, (fit, matrix) in enumerate(fits or ()):
+        block: Any = new.model.layers[layer].mlp
+        first: Tensor = (block.gate_proj if hasattr(block, "gate_proj") else block.up_proj).weight
+        first.mul_(fit.input_scale)
+        block.down_proj.weight.copy_(matrix.weight)
+        block.act_fn.load_values(fit.raw, raw=True)

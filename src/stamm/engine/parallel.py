@@ -262,6 +262,11 @@ def _check_divides(decoder: Decoder, ways: int) -> None:
             f"engine.parallel.tensor = {ways} cannot split {type(model.ffn.linear).__name__} matrices",
             fix="Divide the work over engine.parallel.data or context",
         )
+    if model.ffn.experts is not None:
+        raise ConfigError(
+            f"engine.parallel.tensor = {ways} cannot split a feed-forward block with experts",
+            fix="Divide the work over engine.parallel.data or context",
+        )
     ranks = {m.lora_A.shape[0] for m in decoder.modules() if isinstance(m, LoraLinear)}
     for name, count in (
         ("model.num_kv_heads", model.num_kv_heads),

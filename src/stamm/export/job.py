@@ -73,6 +73,7 @@ from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import (
     HEAD,
     aside_folder,
+    read_change,
     read_chat_record,
     recorded_sha256,
     weights_sha256,
@@ -259,6 +260,7 @@ def _export(
     card = model_card(
         decoder, origin, config.licence, differences, loaded.card, sha256, alignment, tokens, bits, same,
         held_out=described, measured=measured, remarks=loaded.remarks,
+        change=read_change(workspace.inputs["model"]),
     )  # fmt: skip
     write_text(folder / "README.md", card)
     wrong = sum(row.differing for row in tokens)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stamm.activations.module import Activation, GatedActivation
+from stamm.adapt.records import ChangeFile
 from stamm.align.records import PreparedSummary
 from stamm.base.markdown import escape_markdown
 from stamm.base.units import count_text
@@ -81,6 +82,7 @@ def model_card(
     held_out: str = "",
     measured: bool = True,
     remarks: Sequence[str] = (),
+    change: ChangeFile | None = None,
 ) -> str:
     """README.md: front matter for the Hub, architecture, activation, data, licence and parity.
 
@@ -94,6 +96,7 @@ def model_card(
     held_out    what that text is
     measured    False: rounded weights whose bits per byte were not measured
     remarks     sentences about the written weights
+    change      of the model after its training; None: none
 
     Unknown facts are listed as unknown; no use, ability or limit is claimed.
     """
@@ -111,6 +114,7 @@ def model_card(
         "## Training data",
         *_data(origin),
         *alignment_section(alignment),
+        *changed(change),
         "## Licence",
         f"{escape_markdown(licence, LONGEST_CELL)}, as stated at export."
         if licence
@@ -227,6 +231,28 @@ def _activation(decoder: Decoder) -> Iterable[str]:
             values = act.means()
             rows.append((str(index), *(f"{values[name]:.4g}" for name in names)))
     yield card_table(("layer", *names), rows)
+
+
+def changed(change: ChangeFile | None) -> Iterable[str]:
+    """Change of a model after its training: its parent, texts and cost; nothing where there was none."""
+    if change is None:
+        return
+    yield "## Changed after training"
+    rows = [
+        ("change", change.change),
+        ("SHA-256 of the model before", change.parent_sha256),
+        *((f"setting {name}", text) for name, text in sorted(change.settings.items())),
+        ("fitted on", f"{change.calibration.name}, {change.calibration.tokens} tokens"),
+        ("SHA-256 of that text's token ids", change.calibration.sha256),
+        ("measured on", f"{change.measured.name}, {change.measured.tokens} tokens"),
+        ("SHA-256 of that text's token ids", change.measured.sha256),
+        ("nats per token before", f"{change.loss:.4f}"),
+        ("nats per token after", f"{change.changed_loss:.4f}"),
+        ("tokens of further training", str(change.trained_tokens)),
+    ]
+    yield card_table(("what", "value"), rows)
+    if change.trained_tokens:
+        yield "The losses are from before the further training."
 
 
 def _data(origin: Origin | None) -> Iterable[str]:

@@ -114,6 +114,8 @@ def gguf_reasons(config: DecoderConfig, quantization: str = "F32") -> tuple[str,
              llama.cpp
     """
     reasons = [reason] if (reason := shapes_reason(config)) else []
+    if config.ffn.experts is not None:
+        reasons.append("GGUF files of models with experts are not written: use target=transformers")
     architecture = gguf_architecture(config)
     if not architecture:
         norm = "with" if config.qk_norm else "without"
@@ -150,5 +152,7 @@ def onnx_reasons(config: DecoderConfig) -> tuple[str, ...]:
     """Why the ONNX graph cannot hold the model; empty when it can."""
     if reason := shapes_reason(config):
         return (reason,)
+    if config.ffn.experts is not None:
+        return ("the ONNX graph has no experts: use target=transformers",)
     why = "the graph comes with a configuration for transformers: "
     return tuple(why + reason for reason in unsupported_reasons(config))

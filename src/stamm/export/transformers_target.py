@@ -21,7 +21,6 @@ from stamm.export.runtime_support import TransformersSupport
 from stamm.export.target import CardText, LoadedExport, TargetPlan
 from stamm.models.config import DecoderConfig
 from stamm.models.decoder import Decoder
-from stamm.models.hf_architecture import hub_class
 from stamm.models.hf_files import CONFIG, WEIGHTS, end_ids
 from stamm.models.hub import (
     CODE,
@@ -31,8 +30,9 @@ from stamm.models.hub import (
     hub_config,
     hub_state,
     hub_version,
+    written_class,
 )
-from stamm.models.hub_folder import load_hub, load_hub_config
+from stamm.models.hub_folder import load_hub
 from stamm.models.weight_shards import shard_file, split_shards, write_weights
 from stamm.tokenizer.imported import (
     ImportedTokenizer,
@@ -82,7 +82,7 @@ def _with_own_code(usage: str) -> str:
 
 
 class TransformersTarget(TransformersSupport):
-    """Apertus, Arcee, Qwen3 and Llama layouts of transformers, as `hub_class` chooses."""
+    """Apertus, Arcee, Qwen3, Llama, Qwen3Moe and Mixtral layouts of transformers, as `hub_class` chooses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class TransformersTarget(TransformersSupport):
         """
         rounded = self._options.quantization != "F32"
         model = HubModel(folder, rounded=rounded)
-        kind = hub_class(load_hub_config(folder))
+        kind = written_class(folder)
         architecture = kind.own_code or kind.architecture
         template = folder_template(folder)
         chat = bool(template)

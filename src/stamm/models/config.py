@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from stamm.activations.catalog.registry import named_activation, spec_of
 from stamm.activations.spec import Gated, Spec
-from stamm.base.bounds import AtLeastOne, Positive, PositiveShare, at_least, within
+from stamm.base.bounds import AtLeastOne, Natural, Positive, PositiveShare, at_least, within
 from stamm.base.config import Bounded, validate
 from stamm.base.errors import ConfigError
 
@@ -184,6 +184,43 @@ Shapes = Literal["layer", "neuron"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Experts:
+    """Division of the units of a feed-forward block into experts of equal width, some of which act on a token.
+
+    y = sum over the shared experts of E_e(x) + sum over the chosen ones of r p_e E_e(x), with
+    r = active - shared, the r largest scores of a linear router, and p their softmax. E_e is the block of
+    units e w to (e + 1) w. With r p_e = 1 and all experts the block is the dense one.
+
+    count    experts, the shared ones included
+    active   experts that act on a token, the shared ones included
+    shared   the first ones, which act on every token; no class of transformers has them
+
+    Source   the router is that of Mixtral (arXiv 2401.04088), with its softmax multiplied by r
+    """
+
+    count: Annotated[int, at_least(2)] = 8
+    active: AtLeastOne = 4
+    shared: Natural = 0
+
+    def __post_init__(self) -> None:
+        validate(
+            self,
+            ("active", self.active <= self.count, f"is more than count = {self.count}"),
+            ("shared", self.shared < self.active, f"leaves none to choose: active = {self.active}"),
+        )
+
+    @property
+    def routed(self) -> int:
+        """Experts that are chosen from."""
+        return self.count - self.shared
+
+    @property
+    def chosen(self) -> int:
+        """Experts that are chosen for a token."""
+        return self.active - self.shared
+
+
+@dataclass(frozen=True, kw_only=True)
 class SelfGuide(Bounded):
     """Self-guided training: a dense matrix beside each structured one early in training.
 
@@ -233,6 +270,7 @@ class PlainFFN:
                which no export has a place
     linear     form of the matrices: Dense, LowRank, BlockDense or BlockShuffle, in the layers that
                `model.structured` selects. The published runs were all plain, with gelu
+    experts    division of the units into experts, as `adapt.carve` finds one; None: all act on every token
     """
 
     MAIN_FIELD: ClassVar = "activation"
@@ -244,6 +282,7 @@ class PlainFFN:
     precision: Literal["fast", "exact"] = "fast"
     memory: MemoryPolicy = field(default_factory=SavePost)
     linear: Linear = field(default_factory=Dense)
+    experts: Experts | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activation", named_activation(self.activation))
@@ -260,6 +299,7 @@ class PlainFFN:
             ),
             ("compat", self.compat == "exact" or self.shapes == "layer", "has one shape per layer"),
             _shapes_check(self.shapes, spec),
+            *_expert_checks(self),
         )
 
     @property
@@ -277,7 +317,7 @@ class PlainFFN:
 class GatedFFN:
     """down(f(gate(x), up(x))): three matrices, an activation of two inputs.
 
-    activation, shapes, precision, memory, linear   as in PlainFFN
+    activation, shapes, precision, memory, linear, experts   as in PlainFFN
     """
 
     MAIN_FIELD: ClassVar = "activation"
@@ -288,13 +328,14 @@ class GatedFFN:
     precision: Literal["fast", "exact"] = "fast"
     memory: MemoryPolicy = field(default_factory=SavePost)
     linear: Linear = field(default_factory=Dense)
+    experts: Experts | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activation", named_activation(self.activation))
         spec = self.spec
         if not isinstance(spec.arity, Gated):
             raise ConfigError(f"GatedFFN.activation = {spec.name!r} has no gate: use PlainFFN")
-        validate(self, _shapes_check(self.shapes, spec))
+        validate(self, _shapes_check(self.shapes, spec), *_expert_checks(self))
 
     @property
     def spec(self) -> Spec:
@@ -387,6 +428,18 @@ class DecoderConfig:
 def _shapes_check(shapes: Shapes, spec: Spec) -> tuple[str, bool, str]:
     useful = shapes == "layer" or bool(spec.trainable)
     return ("shapes", useful, f"changes nothing: {spec.name} has no trained parameters")
+
+
+def _expert_checks(ffn: PlainFFN | GatedFFN) -> tuple[tuple[str, bool, str], ...]:
+    experts = ffn.experts
+    if experts is None:
+        return ()
+    count, linear = experts.count, type(ffn.linear).__name__
+    return (
+        ("width", ffn.width % count == 0, f"does not divide into experts.count = {count} experts"),
+        ("linear", isinstance(ffn.linear, Dense), f"{linear} cannot be divided into experts"),
+        ("shapes", ffn.shapes == "layer", "must be 'layer' with experts"),
+    )
 
 
 def _dividing(blocks: int, d_model: int, width: int) -> list[str]:

@@ -285,13 +285,11 @@ _KINDS: dict[str, Callable[[StackWeights, int], DecodeStack]] = {
 
 
 def is_supported(weights: StackWeights) -> bool:
-    """Whether the kernel supports a decoder: float32 on a CPU, widths that are multiples of 16, no steering."""
+    """Whether the kernel supports a decoder: float32 on a CPU, widths that are multiples of 16, no experts, no steering."""
     width, like = weights.shape.width, weights.head
     whole = width % _LANES == 0 and like.shape[1] % _LANES == 0
-    steered = any(layer.steering is not None for layer in weights.layers)
-    return (
-        like.dtype == torch.float32 and like.is_cpu and whole and width <= _WIDEST and not steered
-    )
+    plain = all(layer.router is None and layer.steering is None for layer in weights.layers)
+    return like.dtype == torch.float32 and like.is_cpu and whole and width <= _WIDEST and plain
 
 
 @lru_cache(maxsize=1)

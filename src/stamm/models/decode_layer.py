@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stamm.activations.module import Activation, GatedActivation
+from stamm.models.experts import ExpertStep, Router
 from stamm.models.rope import rotation
 
 _PACKED_MATRIX = 2**18  # numbers of the smallest matrix that torch packs
@@ -45,6 +47,7 @@ class LayerWeights:
 
     projections   of queries, keys and values; with their biases, or none
     gate          None in a plain block
+    router        of a block with experts
     steering      vector added to the output; None: nothing
     """
 
@@ -58,6 +61,7 @@ class LayerWeights:
     up: Tensor
     down: Tensor
     activation: Activation | GatedActivation
+    router: Router | None = None
     steering: Tensor | None = None
 
 
@@ -127,6 +131,12 @@ class TorchStack:
         self._sign_E = torch.ones(shape.width, device=frequencies.device)
         self._sign_E[: shape.width // 2] = -1
 
+    @property
+    def multiplied_experts(self) -> int:
+        """Experts multiplied so far, over all rows, steps and layers."""
+        blocks = (layer.feed_forward for layer in self._layers)
+        return sum(block.multiplied for block in blocks if isinstance(block, ExpertStep))
+
     def bind(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         """Use this KV cache: for each layer (B, K, C, E)."""
         for layer, layer_keys, layer_values in zip(self._layers, keys, values, strict=True):
@@ -155,10 +165,8 @@ class _TorchLayer:
         self._weights, self._shape = weights, shape
         bias = torch.cat(list(weights.biases)) if weights.biases else None
         self._qkv = _product(torch.cat(list(weights.projections)), packed_rows, bias)
-        self._out, self._down = (_product(w, packed_rows) for w in (weights.out, weights.down))
-        inputs = (weights.up,) if weights.gate is None else (weights.gate, weights.up)
-        self._inputs = [_product(w, packed_rows) for w in inputs]
-        self._function: Callable[..., Tensor] = weights.activation.frozen()
+        self._out = _product(weights.out, packed_rows)
+        self.feed_forward = _feed_forward(weights, packed_rows)
 
     def __call__(
         self, x_BD: Tensor, turn: tuple[Tensor, Tensor], mask_BGC: Tensor, seen: slice
@@ -167,10 +175,7 @@ class _TorchLayer:
         weights = self._weights
         qkv_BF = self._qkv(_normal(x_BD, weights.attention_norm))
         x_BD = x_BD + self._out(self._attended(qkv_BF, turn, mask_BGC, seen))
-        normal_BD = _normal(x_BD, weights.ffn_norm)
-        x_BD = x_BD + self._down(
-            self._function(*(multiply(normal_BD) for multiply in self._inputs))
-        )
+        x_BD = x_BD + self.feed_forward(_normal(x_BD, weights.ffn_norm))
         return x_BD if weights.steering is None else x_BD + weights.steering
 
     def _attended(
@@ -194,6 +199,18 @@ class _TorchLayer:
             attn_mask=mask_BGC,
         )
         return y_BKGE.reshape(rows, -1)
+
+
+def _feed_forward(weights: LayerWeights, packed_rows: int) -> Callable[[Tensor], Tensor]:
+    """The block with its present shape parameters."""
+    function = weights.activation.frozen()
+    first = [weights.up] if weights.gate is None else [weights.gate, weights.up]
+    if weights.router is not None:
+        prepare = partial(_product, packed_rows=packed_rows)
+        return ExpertStep(weights.router, function, first, weights.down, prepare)
+    inputs = [_product(w, packed_rows) for w in first]
+    down = _product(weights.down, packed_rows)
+    return lambda x_BD: down(function(*(multiply(x_BD) for multiply in inputs)))
 
 
 def _product(

@@ -27,7 +27,7 @@ from stamm.base.errors import ConfigError
 from stamm.models.attention import KVCache
 from stamm.models.attention_mask import cache_mask
 from stamm.models.decode_kernel import build_stack
-from stamm.models.decode_layer import HeadShape, LayerWeights, Norm, StackWeights
+from stamm.models.decode_layer import HeadShape, LayerWeights, Norm, StackWeights, TorchStack
 from stamm.models.decoder import Decoder, DecoderLayer
 from stamm.models.ffn import GatedFeedForward
 from stamm.models.norm import RMSNorm
@@ -134,6 +134,11 @@ class DecodeStep:
             yield keys[rows, :, columns], values[rows, :, columns]
 
     @property
+    def multiplied_experts(self) -> int:
+        """Experts multiplied so far, over all rows, steps and layers; 0 for a decoder without experts."""
+        return self._stack.multiplied_experts if isinstance(self._stack, TorchStack) else 0
+
+    @property
     def columns(self) -> int:
         """Columns of the cache, used and free."""
         return self._mask_BC.shape[1]
@@ -209,6 +214,7 @@ def _layer_weights(layer: nn.Module, shape: HeadShape, dtype: torch.dtype) -> La
         up=_weight(block.up_proj),
         down=_weight(block.down_proj),
         activation=block.act_fn,
+        router=block.router,
         steering=layer.steering_D,
     )
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from stamm.activations.module import Activation, GatedActivation, build_activation
 from stamm.models.config import GatedFFN, PlainFFN
+from stamm.models.experts import Router
 from stamm.models.ffn_checkpointing import feed_forward
 from stamm.models.linear import build_linear
 
@@ -18,11 +19,13 @@ class PlainFeedForward(nn.Module):
         self.up_proj = build_linear(config.linear, d_model, config.width)
         self.down_proj = build_linear(config.linear, config.width, d_model)
         self.act_fn = ffn_activation(config)
+        self.router = Router(d_model, config.experts) if config.experts else None
         self.memory = config.memory
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, same shape as `x`."""
-        return feed_forward(x, [self.up_proj], self.act_fn, self.down_proj, self.memory)
+        projections = [self.up_proj]
+        return feed_forward(x, projections, self.act_fn, self.down_proj, self.memory, self.router)
 
 
 class GatedFeedForward(nn.Module):
@@ -34,12 +37,13 @@ class GatedFeedForward(nn.Module):
         self.up_proj = build_linear(config.linear, d_model, config.width)
         self.down_proj = build_linear(config.linear, config.width, d_model)
         self.act_fn = ffn_activation(config)
+        self.router = Router(d_model, config.experts) if config.experts else None
         self.memory = config.memory
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, same shape as `x`."""
         projections = [self.gate_proj, self.up_proj]
-        return feed_forward(x, projections, self.act_fn, self.down_proj, self.memory)
+        return feed_forward(x, projections, self.act_fn, self.down_proj, self.memory, self.router)
 
 
 def build_ffn(d_model: int, config: PlainFFN | GatedFFN) -> nn.Module:

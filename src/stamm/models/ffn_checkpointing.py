@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from stamm.activations.module import Activation, GatedActivation
 from stamm.models.config import MemoryPolicy, Recompute, SavePost
+from stamm.models.experts import Router, weighted_units
 
 
 def feed_forward(
@@ -20,8 +21,11 @@ def feed_forward(
     activation: Activation | GatedActivation,
     down: nn.Module,
     memory: MemoryPolicy,
+    router: Router | None = None,
 ) -> Tensor:
     """down(f(p(x) for each projection p)), saving for the backward pass as `memory` defines.
+
+    router   of a block with experts: their units are multiplied by its weights, 0 for those that do not act
 
     All policies give the same bits of result and gradients, and can be differentiated
     twice if the activation can.
@@ -31,17 +35,22 @@ def feed_forward(
     """
 
     def after(*inputs: Tensor) -> Tensor:
-        y: Tensor = down(activation(*inputs))
+        units = activation(*inputs[: len(projections)])
+        for weights in inputs[len(projections) :]:
+            units = weighted_units(units, weights)
+        y: Tensor = down(units)
         return y
 
+    first = [*projections] if router is None else [*projections, router]
+
     def whole(x: Tensor) -> Tensor:
-        return after(*(project(x) for project in projections))
+        return after(*(project(x) for project in first))
 
     if isinstance(memory, SavePost):
         return whole(x)
     if isinstance(memory, Recompute):
         return _recomputed(whole, x)
-    return _recomputed(after, *(project(x) for project in projections))
+    return _recomputed(after, *(project(x) for project in first))
 
 
 def _recomputed(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:

@@ -43,12 +43,15 @@ class ParameterCount:
 class ForwardFlops:
     """Floating-point operations of one forward pass over one sequence: 2 per multiply-add.
 
+    ffn                all matrices of the feed-forward blocks; a forward pass multiplies every expert
+    ffn_active         without those of experts that do not act, as decoding multiplies
     attention          products of queries with keys and of weights with values, all T x T
     attention_causal   the half that a causal kernel needs, diagonal included
     """
 
     projections: int
     ffn: int
+    ffn_active: int
     attention: int
     attention_causal: int
     head: int
@@ -61,7 +64,7 @@ class ForwardFlops:
     @property
     def useful(self) -> int:
         """Matrix products that the result depends on."""
-        return self.projections + self.ffn + self.attention_causal + self.head
+        return self.projections + self.ffn_active + self.attention_causal + self.head
 
 
 def count_parameters(config: DecoderConfig) -> ParameterCount:
@@ -89,6 +92,7 @@ def forward_flops(config: DecoderConfig, context: int) -> ForwardFlops:
     return ForwardFlops(
         projections=2 * context * config.num_layers * _attention_matrices(config),
         ffn=2 * context * _ffn_parameters(config),
+        ffn_active=2 * context * _ffn_parameters(config, active=True),
         attention=pair * context * context,
         attention_causal=pair * context * (context + 1) // 2,
         head=2 * context * config.vocab_size * config.d_model,
@@ -103,9 +107,12 @@ def training_flops(
     frozen     parameters of matrices that are not trained: their gradients are not computed
     adapters   parameters of LoRA's matrices
 
-    Without guides: add `guide_flops` for each layer that uses its guides at the step.
+    Without guides: add `guide_flops` for each layer that uses its guides at the step. With experts those
+    that do not act, too: training multiplies them, and masks.
     """
-    return 3 * forward_flops(config, context).useful + 2 * context * (3 * adapters - frozen)
+    forward = forward_flops(config, context)
+    multiplied = forward.useful + forward.ffn - forward.ffn_active
+    return 3 * multiplied + 2 * context * (3 * adapters - frozen)
 
 
 def guide_parameters(config: DecoderConfig) -> int:
@@ -205,16 +212,21 @@ def _attention_matrices(config: DecoderConfig) -> int:
     return config.d_model * (2 * queries + 2 * keys)
 
 
-def _ffn_parameters(config: DecoderConfig) -> int:
+def _ffn_parameters(config: DecoderConfig, *, active: bool = False) -> int:
     return sum(
-        _block_parameters(config.d_model, config.ffn_of(layer))
+        _block_parameters(config.d_model, config.ffn_of(layer), active)
         for layer in range(config.num_layers)
     )
 
 
-def _block_parameters(d_model: int, ffn: PlainFFN | GatedFFN) -> int:
+def _block_parameters(d_model: int, ffn: PlainFFN | GatedFFN, active: bool) -> int:
+    """Parameters of a block's matrices; active: of those that one token is multiplied with."""
     up = ffn.linear.parameters(d_model, ffn.width)
-    return (_matrices(ffn) - 1) * up + ffn.linear.parameters(ffn.width, d_model)
+    whole = (_matrices(ffn) - 1) * up + ffn.linear.parameters(ffn.width, d_model)
+    if ffn.experts is None:
+        return whole
+    used = whole * ffn.experts.active // ffn.experts.count if active else whole
+    return used + ffn.experts.routed * d_model
 
 
 def _guide_parameters(config: DecoderConfig) -> int:

@@ -22,6 +22,11 @@ CLASSES = {
     (True, False, False): ("llama", "LlamaForCausalLM"),
     (True, False, True): ("qwen2", "Qwen2ForCausalLM"),
 }
+EXPERT_CLASSES = {
+    True: ("qwen3_moe", "Qwen3MoeForCausalLM"),
+    False: ("mixtral", "MixtralForCausalLM"),
+}
+"""By qk_norm: the class with gated experts, whose router's softmax over the chosen ones sums to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +78,8 @@ def hub_class(config: DecoderConfig) -> HubClass:
             where="model.num_heads",
             fix="Train with model.qk_norm=true, or with heads that divide d_model",
         )
+    if config.ffn.experts is not None:
+        return _expert_class(config, known.get(name, ""))
     blocks = (gated, config.qk_norm, config.qkv_bias)
     if blocks not in CLASSES:
         raise ExportError(
@@ -88,6 +95,26 @@ def hub_class(config: DecoderConfig) -> HubClass:
         architecture=architecture,
         hidden_act=f"stamm_{spec.name}_{spec.content_hash[:8]}" if own else known[name],
         own_code=f"Stamm{architecture}" if own else "",
+    )
+
+
+def _expert_class(config: DecoderConfig, hidden_act: str) -> HubClass:
+    experts = config.ffn.experts
+    if not isinstance(config.ffn, GatedFFN):
+        reason = "no class of transformers has experts without a gate"
+    elif experts is not None and experts.shared:
+        reason = "Qwen3Moe and Mixtral have no shared experts"
+    elif config.qkv_bias:
+        reason = "Qwen3Moe and Mixtral have no biases of queries, keys and values"
+    elif not hidden_act:
+        reason = f"transformers has no activation {config.ffn.spec.name!r} for the experts of its classes"
+    else:
+        model_type, architecture = EXPERT_CLASSES[config.qk_norm]
+        return HubClass(model_type=model_type, architecture=architecture, hidden_act=hidden_act)
+    raise ExportError(
+        reason,
+        where="model.ffn.experts",
+        fix="Use the model in stamm, or export the model that it was carved from",
     )
 
 

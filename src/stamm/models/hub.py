@@ -20,10 +20,11 @@ from torch import Tensor
 from stamm.activations import catalog
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError, ExportError
-from stamm.models.config import DecoderConfig, Llama3Rope, PlainRope
+from stamm.base.files import read_json
+from stamm.models.config import DecoderConfig, Experts, Llama3Rope, PlainRope
 from stamm.models.decoder import Decoder
-from stamm.models.hf_architecture import hub_class
-from stamm.models.hf_files import ACTIVATION_KEY
+from stamm.models.hf_architecture import EXPERT_CLASSES, HubClass, hub_class
+from stamm.models.hf_files import ACTIVATION_KEY, CONFIG
 from stamm.models.hub_folder import LLAMA_NAMES, load_hub_config
 from stamm.models.remote_code import MODULE, remote_code
 
@@ -67,7 +68,7 @@ def hub_config(
         "dtype": dtype,
         "vocab_size": config.vocab_size,
         "hidden_size": config.d_model,
-        "intermediate_size": config.ffn.width,
+        **_width_keys(config, kind.model_type),
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": config.num_heads,
         "num_key_value_heads": config.num_kv_heads,
@@ -88,6 +89,38 @@ def hub_config(
         "eos_token_id": special.end,
         "pad_token_id": special.pad,
     }
+
+
+def _width_keys(config: DecoderConfig, model_type: str) -> dict[str, Any]:
+    """Width of the feed-forward blocks, and their experts; Mixtral's intermediate_size is that of an expert."""
+    width, experts = config.ffn.width, config.ffn.experts
+    if experts is None:
+        return {"intermediate_size": width}
+    expert_width = width // experts.count
+    keys = {"num_experts_per_tok": experts.active, "output_router_logits": False}
+    if model_type == "mixtral":
+        own = {"intermediate_size": expert_width, "num_local_experts": experts.count}
+        return {**own, **keys, "sliding_window": None}
+    own = {
+        "intermediate_size": width,
+        "moe_intermediate_size": expert_width,
+        "num_experts": experts.count,
+    }
+    return {
+        **own, **keys, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    }  # fmt: skip
+
+
+def written_class(folder: Path) -> HubClass:
+    """The class that a written folder names, by its config.json."""
+    stored = read_json(folder / CONFIG)
+    if stored.get("model_type") not in dict(EXPERT_CLASSES.values()):
+        return hub_class(load_hub_config(folder))
+    return HubClass(
+        model_type=stored["model_type"],
+        architecture=stored["architectures"][0],
+        hidden_act=stored["hidden_act"],
+    )
 
 
 def hub_code(config: DecoderConfig) -> str:
@@ -115,6 +148,8 @@ def hub_state(decoder: Decoder) -> dict[str, Tensor]:
         _hub_name(name, kind.model_type): tensor.detach().contiguous()
         for name, tensor in decoder.state_dict().items()
     }
+    if decoder.config.ffn.experts is not None:
+        state = _expert_state(state, decoder.config.ffn.experts, kind.model_type)
     if decoder.config.tied_embeddings and kind.model_type != "apertus":
         del state["lm_head.weight"]
     if kind.hidden_act == "xielu":
@@ -124,6 +159,33 @@ def hub_state(decoder: Decoder) -> dict[str, Tensor]:
                 key = f"model.layers.{layer}.mlp.act_fn.{name}"
                 state[key] = torch.tensor(constants[name], dtype=torch.float32)
     return state
+
+
+# Our names in a block with experts, and theirs.
+_EXPERT_NAMES = {
+    "qwen3_moe": ("mlp.", {name: f"{name}_proj" for name in ("gate", "up", "down")}),
+    "mixtral": ("block_sparse_moe.", {"gate": "w1", "up": "w3", "down": "w2"}),
+}
+
+
+def _expert_state(
+    state: Mapping[str, Tensor], experts: Experts, model_type: str
+) -> dict[str, Tensor]:
+    """The tensors with a matrix for each expert; the last one takes up the factor r of the weights."""
+    block, names = _EXPERT_NAMES[model_type]
+    split: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        layer, block_name, part = name.partition("mlp.")
+        if not block_name:
+            split[name] = tensor
+        elif part == "router.weight":
+            split[f"{layer}{block}gate.weight"] = tensor
+        else:
+            own = part.removesuffix("_proj.weight")
+            whole = tensor * experts.chosen if own == "down" else tensor
+            for number, matrix in enumerate(whole.chunk(experts.count, dim=int(own == "down"))):
+                split[f"{layer}{block}experts.{number}.{names[own]}.weight"] = matrix.contiguous()
+    return split
 
 
 def xielu_constants() -> dict[str, float]:

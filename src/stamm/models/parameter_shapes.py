@@ -38,6 +38,8 @@ def parameter_shapes(config: DecoderConfig, *, guides: bool = False) -> dict[str
             for factor, shape in factors.items():
                 shapes[f"{here}.mlp.{name}_proj.{factor}"] = shape
         shapes |= {f"{here}.mlp.act_fn.{name}": (ffn.neurons or 1,) for name in trained}
+        if ffn.experts is not None:
+            shapes[f"{here}.mlp.router.weight"] = (ffn.experts.routed, d)
         for name in ("attention", "feedforward"):
             shapes[f"{here}.{name}_layernorm.weight"] = (d,)
     shapes["model.norm.weight"] = (d,)

@@ -13,7 +13,7 @@ import resource
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ from stamm.pretrain.train import MakeObjective, MakeValidation, train_decoder
 from stamm.runs.job import Workspace
 from stamm.runs.manifest import MANIFEST_FIX, new_manifest
 from stamm.runs.metrics import read_metrics
+from stamm.runs.model_outputs import read_change, weights_sha256, write_change
 from stamm.runs.records import ConfigFile, ManifestFile
 from stamm.runs.tracking import tracking
 
@@ -93,6 +94,16 @@ class TrainingData:
 def save_trained(config: DecoderConfig, weights: dict[str, Tensor], folder: Path) -> None:
     """Store a trained decoder from its weights by name, not divided over processes."""
     save_weights(config, weights.__getitem__, folder)
+
+
+def _carry_change(start: InitialCheckpoint | None, model: Path, tokens: int) -> None:
+    """The record of how the model that training began with was changed, beside the trained one."""
+    change = None if start is None else read_change(start.path)
+    if change is not None:
+        trained = change.trained_tokens + tokens
+        write_change(
+            model, replace(change, model_sha256=weights_sha256(model), trained_tokens=trained)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +230,7 @@ def _train(
         progress.end(_outcome(folder, trained.objective.primary_metric))
         kind.save(config.model, weights, folder / "model")
         summary = _summary(config, data, trained, folder)
+        _carry_change(kind.start, folder / "model", int(summary["trained_tokens"]))
         write_record(folder / "summary.json", TrainingSummary, summary)
         timing = _timing(config, folder, trained, world, devices)
         spent = timing["evaluation_seconds"] / max(timing["seconds"], 1e-9)

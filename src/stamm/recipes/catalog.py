@@ -29,7 +29,7 @@ from stamm.recipes import (
     robots,
     searches,
 )
-from stamm.recipes.adapt import AdaptRecipe
+from stamm.recipes.adapt import ChangeRecipe
 from stamm.recipes.align import GRPORecipe, PreferenceRecipe, SFTRecipe
 from stamm.recipes.align_charter import CharterRecipe
 from stamm.recipes.align_demo import AlignDemo
@@ -63,7 +63,7 @@ Branching = (
     | CooldownRecipe
     | LongerRecipe
     | ForgetRecipe
-    | AdaptRecipe
+    | ChangeRecipe
     | SFTRecipe
     | PreferenceRecipe
     | GRPORecipe
@@ -125,6 +125,8 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("pretrain.apertus_8b_longer", branches.apertus_8b_longer),
     Recipe("pretrain.forget", forget.forget),
     Recipe("adapt.activation", adapt.activation),
+    Recipe("adapt.carve", adapt.carve),
+    Recipe("adapt.sparsify", adapt.sparsify),
     Recipe("align.demo", align_demo.align_demo),
     Recipe("align.sft", align.sft),
     Recipe("align.qrpo", align.qrpo),

@@ -56,6 +56,8 @@ _KINDS = (
     StepKind("choose_settings", "stamm.align.results.select_job:choose"),
     StepKind("answers", "stamm.align.results.evaluate_job:run"),
     StepKind("replacement", "stamm.adapt.job:run"),
+    StepKind("carve", "stamm.adapt.carve_job:run"),
+    StepKind("sparsify", "stamm.adapt.sparsify_job:run"),
     StepKind("import_model", "stamm.align.import_job:run"),
     StepKind("sample", "stamm.align.sampling.sample_job:run"),
     StepKind("sample_answers", "stamm.align.results.sample_answers:run"),

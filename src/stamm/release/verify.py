@@ -12,6 +12,7 @@ from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json
 from stamm.base.schema import read_record, read_record_if_present
 from stamm.evaluate.records import MemorizationFile, TaskFile
+from stamm.export.model_card import changed
 from stamm.export.records import ParityFile
 from stamm.release.card import evaluation, memorization, parity_table
 from stamm.release.checksums import SUMS, hash_files, list_files, read_sums
@@ -29,7 +30,7 @@ from stamm.release.layout import (
 )
 from stamm.release.records import ReleaseFile
 from stamm.release.signature import signature_problem
-from stamm.runs.model_outputs import DECODER, KEY, WEIGHTS, WEIGHTS_KEY
+from stamm.runs.model_outputs import CHANGE, DECODER, KEY, WEIGHTS, WEIGHTS_KEY, read_change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,9 @@ def _card_problems(folder: Path, record: ReleaseFile) -> Iterator[Problem]:
     }
     audit = read_record_if_present(MemorizationFile, arm / "audit" / "memorization.json")
     card = (folder / CARD).read_text(encoding="utf-8", errors="replace")
+    change = read_change(arm / "model")
     parts = {
+        f"{arm_folder(record.arm)}/model/{CHANGE}": list(changed(change)),
         f"{arm_folder(record.arm)}/evaluate": evaluation(tasks),
         f"{arm_folder(record.arm)}/audit/memorization.json": memorization(audit),
         PARITY: [parity_table(parity)],
@@ -144,7 +147,8 @@ def _statements(
     if (name := f"{export_folder('transformers')}tokenizer.json") in sums:
         yield name, "its SHA-256", sums[name], record.tokenizer_sha256
     for name in sums:
-        measured = name.startswith((f"{arm}/evaluate/", f"{arm}/audit/"))
+        own = (f"{arm}/evaluate/", f"{arm}/audit/", f"{arm}/model/{CHANGE}")
+        measured = name.startswith(own)
         if measured and name.endswith(".json"):
             stated = _value(folder, name, KEY)
             yield name, KEY, stated or record.model_sha256, record.model_sha256

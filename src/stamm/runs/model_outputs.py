@@ -6,9 +6,11 @@ the same weights; results of other weights are moved to a folder beside.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from stamm.adapt.records import ChangeFile
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file
 from stamm.base.receipts import is_present
@@ -20,6 +22,7 @@ WEIGHTS = "model.safetensors"
 WEIGHTS_KEY = "weights_sha256"
 KEY = "model_sha256"
 CHAT = "chat.json"
+CHANGE = "change.json"
 HEAD = "head.safetensors"
 """Of a reward model, beside its decoder."""
 _DIGITS = 8
@@ -55,6 +58,16 @@ def write_chat_record(model: Path, name: str, sha256: str) -> None:
 def read_chat_record(model: Path) -> ChatModelFile | None:
     """The chat format that a model was trained with; None when it was not fine-tuned."""
     return read_record_if_present(ChatModelFile, model / CHAT)
+
+
+def write_change(model: Path, change: ChangeFile) -> None:
+    """Write change.json into the folder of a changed model."""
+    write_record(model / CHANGE, ChangeFile, asdict(change))
+
+
+def read_change(model: Path) -> ChangeFile | None:
+    """The change of a model after its training; None when there was none."""
+    return read_record_if_present(ChangeFile, model / CHANGE)
 
 
 def set_aside(folder: Path, sha256: str) -> Path | None:

@@ -26,6 +26,8 @@ _WITHOUT_ARMS = {
     "charter/summary.json": JUDGE,
     "corpus/summary.json": CORPUS,
     "replacement/replacement.json": REPLACEMENT,
+    "carve/carve.json": REPLACEMENT,
+    "sparsify/sparsify.json": REPLACEMENT,
 }
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _LONGEST_NAME = 120

@@ -13,6 +13,7 @@ from stamm.adapt import job
 from stamm.adapt.config import ReplacementConfig, swapped_config
 from stamm.adapt.records import ReplacementFile
 from stamm.adapt.sample import mean_loss
+from stamm.adapt.texts import two_texts
 from stamm.base.errors import ConfigError, DataError, StammError
 from stamm.base.schema import read_record
 from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
@@ -47,7 +48,7 @@ def test_the_record_has_the_losses_of_the_stored_models(
     swapped, before = load_decoder(out / "model"), load_decoder(inputs["start"])
     assert swapped.config.ffn.spec.name == "relu2"
     start = with_tokenizer(before, inputs["tokenizer"])
-    held_out = job._texts(
+    held_out = two_texts(
         ReplacementConfig(tokens=2048), Workspace(folder=out, inputs=inputs), start
     ).measured
     assert found.loss == pytest.approx(mean_loss(before, held_out, 512), rel=1e-6)

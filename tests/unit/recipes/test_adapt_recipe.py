@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from stamm.adapt.config import ReplacementConfig
+from stamm.adapt.config import CarveConfig, ReplacementConfig, SparsifyConfig
 from stamm.base.errors import ConfigError, StammError
-from stamm.models.config import PlainFFN
+from stamm.models.config import Experts, PlainFFN
 from stamm.pretrain.config import PretrainConfig
-from stamm.recipes.adapt import AdaptRecipe, activation
+from stamm.recipes.adapt import AdaptRecipe, CarveRecipe, SparsifyRecipe, activation
 
 
 def test_without_tokens_the_model_is_swapped_and_measured(smoke_run: Path, tmp_path: Path) -> None:
@@ -55,3 +55,44 @@ def test_bad_settings_are_refused(smoke_run: Path, tmp_path: Path) -> None:
         replace(start, activation="swiglu", tokens=8 * 256).steps(tmp_path)
     with pytest.raises(StammError, match="has no arm"):
         replace(start, arm="gelu").steps(tmp_path)
+
+
+def test_carving_and_thresholds_have_the_same_steps(smoke_run: Path, tmp_path: Path) -> None:
+    """Further training has experts, and a control without; thresholds are in the trained activation."""
+    carving = CarveRecipe(run=str(smoke_run), arm="swiglu", experts=4, active=2, tokens=8 * 256)
+    steps = {step.name: step for step in carving.steps(tmp_path)}
+    carved, control = steps["pretrain.carved"].config, steps["pretrain.control"].config
+    assert isinstance(carved, PretrainConfig) and isinstance(control, PretrainConfig)
+    assert carved.model.ffn.experts == Experts(count=4, active=2)
+    assert control.model.ffn.experts is None
+    assert steps["pretrain.carved"].inputs["begin"] == "carve/model"
+    sparse = SparsifyRecipe(run=str(smoke_run), arm="relu2", share=0.8, tokens=8 * 256)
+    trained = {step.name: step for step in sparse.steps(tmp_path)}["pretrain.sparse"].config
+    assert isinstance(trained, PretrainConfig) and trained.model.ffn.spec.name == "relu2_cut"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "arm", "what"),
+    [
+        (CarveRecipe(experts=7, active=2), "swiglu", "does not divide into experts.count = 7"),
+        (SparsifyRecipe(), "swiglu", "cannot be folded"),
+        (SparsifyRecipe(activation="drelu"), "swiglu", "multiplies by a function of up"),
+        (SparsifyRecipe(activation="relu2"), "swiglu", "swiglu, which is gated"),
+    ],
+)
+def test_a_change_that_does_not_fit_is_refused_before_it_runs(
+    recipe: CarveRecipe | SparsifyRecipe, arm: str, what: str, smoke_run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=what):
+        replace(recipe, run=str(smoke_run), arm=arm).steps(tmp_path)
+
+
+def test_goals_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match="active = 9 is more than count = 8"):
+        CarveRecipe(active=9)
+    with pytest.raises(ConfigError, match="set one of them"):
+        SparsifyRecipe(share=0.5, perplexity=1.01)
+    with pytest.raises(ConfigError, match="set experts=N active=N shared=N alone"):
+        CarveRecipe(carve=CarveConfig(experts=Experts(count=4, active=2)))
+    with pytest.raises(ConfigError, match="set share=S or perplexity=P"):
+        SparsifyRecipe(sparsify=SparsifyConfig(share=0.5, perplexity=None))
