@@ -14,8 +14,9 @@ EXTRA_OF = {
     "fasttext": "train", "phonenumbers": "corpus", "cachetools": "corpus", "idna": "corpus",
     "pycld2": "train",
     "jsonschema": "align", "referencing": "align", "transformers": "align",
-    "huggingface_hub": "export", "yaml": "lm-eval",
+    "huggingface_hub": "export", "yaml": "lm-eval", "cryptography": "sign",
 }  # fmt: skip
+_IN_ALL = ("train", "corpus", "align", "export")
 
 
 def missing_library(error: ModuleNotFoundError) -> RunError | None:
@@ -24,7 +25,9 @@ def missing_library(error: ModuleNotFoundError) -> RunError | None:
     if library in ("", "stamm"):
         return None
     extra = EXTRA_OF.get(library)
-    fix = f"pip install 'stamm[{extra}]', or 'stamm[all]' for everything" if extra else ""
+    fix = f"pip install 'stamm[{extra}]'" if extra else ""
+    if extra in _IN_ALL:
+        fix += ", or 'stamm[all]' for everything"
     return RunError(
         f"this needs {library}, which is not installed",
         fix=f"Run: {fix or f'pip install {library}'}",
