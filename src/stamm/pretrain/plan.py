@@ -38,6 +38,7 @@ from stamm.optim.schedules import step_rate
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.plan_warnings import PlanContext, notes, warnings
 
+_MOST_CHECKPOINTS = 4096
 CURVE_POINTS = 60
 _SAMPLED = 2000
 
@@ -324,17 +325,27 @@ def _forgetting(
     bytes   of those further checkpoints
     """
     engine = config.engine
-    newest = range(engine.checkpoint_every, steps, engine.checkpoint_every)
-    kept = {*newest[-engine.keep_checkpoints :], _flat_steps(config, total, steps)}
-    kept |= set(range(engine.keep_every, steps, engine.keep_every)) if engine.keep_every else set()
-    every = max(-(-steps // 10), 1)
-    more = kept | set(range(every, steps, every))
+    newest = range(engine.checkpoint_every, steps, engine.checkpoint_every)[
+        -engine.keep_checkpoints :
+    ]
+    regular = range(engine.keep_every or steps, steps, engine.keep_every or 1)
+    flat, every = _flat_steps(config, total, steps), max(-(-steps // 10), 1)
+    further = range(every, steps, every)
+    kept = {*_thinned(newest), *_thinned(regular), flat}
+    new = [s for s in further if s not in newest and s not in regular and s != flat]
     return {
         "share": _share_again(kept, steps),
         "keep_every": every,
-        "share_kept": _share_again(more, steps),
-        "bytes": size * len(more - kept),
+        "share_kept": _share_again(kept | {*further}, steps),
+        "bytes": size * len(new),
     }
+
+
+def _thinned(checkpoints: range) -> range:
+    """At most some thousands of evenly spaced checkpoints, which change the share by less than its digits."""
+    # len() ends at 2^63.
+    count = (checkpoints.stop - checkpoints.start) // checkpoints.step
+    return checkpoints[:: max(count, 0) // _MOST_CHECKPOINTS + 1]
 
 
 def _share_again(kept: set[int], steps: int) -> float:

@@ -375,9 +375,15 @@ def test_checkpoints_are_counted_as_they_are_written(
 
 
 def test_a_run_of_any_length_is_planned_at_once() -> None:
-    engine = EngineConfig(checkpoint_every=1, keep_every=3)
-    long = _run(sequences=2**64 - 1, batch=(BatchStage(size=1),), engine=engine)
-    assert plan(long, None)["steps"] == 2**64 - 1
+    for engine in (
+        EngineConfig(checkpoint_every=1, keep_every=3),
+        EngineConfig(checkpoint_every=1, keep_every=1),
+        EngineConfig(checkpoint_every=1, keep_checkpoints=2**60),
+    ):
+        long = _run(sequences=2**64 - 1, batch=(BatchStage(size=1),), engine=engine)
+        facts = plan(long, None)
+        assert facts["steps"] == 2**64 - 1
+        assert 0 <= facts["forget"]["share_kept"] <= facts["forget"]["share"] <= 1
 
 
 def test_tokens_lie_on_disk_once_however_often_they_are_read() -> None:
