@@ -342,7 +342,7 @@ def _forgetting(
 
 
 def _thinned(checkpoints: range) -> range:
-    """At most some thousands of evenly spaced checkpoints, which change the share by less than its digits."""
+    """At most 8,192 evenly spaced checkpoints: they change the share by less than its printed digits."""
     # len() ends at 2^63.
     count = (checkpoints.stop - checkpoints.start) // checkpoints.step
     return checkpoints[:: max(count, 0) // _MOST_CHECKPOINTS + 1]
