@@ -15,6 +15,7 @@ from stamm.base.units import count_text
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.export.alignment_card import alignment_section
 from stamm.export.card_table import LONGEST_CELL, card_table
+from stamm.export.changed_model import changed
 from stamm.export.records import (
     BitsAgreement,
     GreedyAgreement,
@@ -231,28 +232,6 @@ def _activation(decoder: Decoder) -> Iterable[str]:
             values = act.means()
             rows.append((str(index), *(f"{values[name]:.4g}" for name in names)))
     yield card_table(("layer", *names), rows)
-
-
-def changed(change: ChangeFile | None) -> Iterable[str]:
-    """Change of a model after its training: its parent, texts and cost; nothing where there was none."""
-    if change is None:
-        return
-    yield "## Changed after training"
-    rows = [
-        ("change", change.change),
-        ("SHA-256 of the model before", change.parent_sha256),
-        *((f"setting {name}", text) for name, text in sorted(change.settings.items())),
-        ("fitted on", f"{change.calibration.name}, {change.calibration.tokens} tokens"),
-        ("SHA-256 of that text's token ids", change.calibration.sha256),
-        ("measured on", f"{change.measured.name}, {change.measured.tokens} tokens"),
-        ("SHA-256 of that text's token ids", change.measured.sha256),
-        ("nats per token before", f"{change.loss:.4f}"),
-        ("nats per token after", f"{change.changed_loss:.4f}"),
-        ("tokens of further training", str(change.trained_tokens)),
-    ]
-    yield card_table(("what", "value"), rows)
-    if change.trained_tokens:
-        yield "The losses are from before the further training."
 
 
 def _data(origin: Origin | None) -> Iterable[str]:

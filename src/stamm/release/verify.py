@@ -12,7 +12,7 @@ from stamm.base.errors import DataError, RunError
 from stamm.base.files import read_json
 from stamm.base.schema import read_record, read_record_if_present
 from stamm.evaluate.records import MemorizationFile, TaskFile
-from stamm.export.model_card import changed
+from stamm.export.changed_model import changed
 from stamm.export.records import ParityFile
 from stamm.release.card import evaluation, memorization, parity_table
 from stamm.release.checksums import SUMS, hash_files, list_files, read_sums
