@@ -17,7 +17,7 @@ from tests.conftest import ROOT, Stamm, environment
 
 README = (ROOT / "README.md").read_text()
 INDEX = (ROOT / "docs" / "README.md").read_text()
-WRITES = ("run", "evaluate", "audit", "observe", "export", "release", "report")
+WRITES = ("run", "evaluate", "audit", "observe", "steer", "export", "release", "report")
 
 
 def _commands() -> list[str]:
@@ -40,9 +40,24 @@ def test_there_is_something_to_test() -> None:
     assert len(_blocks()) == 2
 
 
+@pytest.fixture(scope="module")
+def released(smoke_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with release/, the receipt of one URL, and the corpus that a replay reads."""
+    folder = tmp_path_factory.mktemp("released")
+    (folder / "runs").mkdir()
+    (folder / "runs" / "demo").symlink_to(smoke_run)
+    url = "url=https://unicode.org/udhr/d/udhr_epo.txt"
+    for words in (
+        ["release", "runs/demo/arms/xielu", "--out", "release", "receipts=private", "checkpoints=true"],
+        ["receipt", "release", url, "receipts=private", "--out", "receipt.json"],
+    ):  # fmt: skip
+        subprocess.run([sys.executable, "-m", "stamm", *words], cwd=folder, env=environment(), check=True)  # fmt: skip
+    return folder
+
+
 @pytest.mark.parametrize("line", _commands())
 def test_a_command_of_the_readme_runs(
-    line: str, smoke_run: Path, stamm: Stamm, tmp_path: Path
+    line: str, smoke_run: Path, stamm: Stamm, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Writing verbs with --dry-run; a run of the smallest recipe stands in for the runs they name.
 
@@ -53,8 +68,16 @@ def test_a_command_of_the_readme_runs(
     (tmp_path / "notes" / "readme.md").write_text(README)
     row = {"prompt": "2 + 2?", "completion": "4", "answer": 4}
     (tmp_path / "answers.jsonl").write_text(json.dumps(row) + "\n")
+    for name, sentence in (("german", "Der Hund schläft."), ("english", "The dog is asleep.")):
+        text = "".join(json.dumps({"text": f"{sentence} {n}. " * 8}) + "\n" for n in range(8))
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    (tmp_path / "requests.txt").write_text("https://unicode.org/*\n")
     words = shlex.split(line)[1:]
-    if words[0] != "run" or "run=runs/corpus.demo" in words:
+    if {"release", "receipt.json"} & {*words[1:]}:
+        made = request.getfixturevalue("released")
+        for name in ("release", "receipt.json", "private"):
+            (tmp_path / name).symlink_to(made / name)
+    if words[0] != "run" or any(word.startswith("run=runs/") for word in words):
         (tmp_path / "runs").mkdir()
         for name in ("demo", "deep", "corpus.demo"):
             (tmp_path / "runs" / name).symlink_to(smoke_run)
@@ -76,7 +99,7 @@ def test_a_command_of_the_readme_runs(
         printed = done.stdout.splitlines()
         lines = printed[[line.split()[:1] for line in printed].index(["step"]) + 1 :]
         steps = list(itertools.takewhile(lambda line: line and " time: " not in line, lines))
-        assert len(steps) >= 6
+        assert len(steps) >= (4 if words[1].startswith("adapt.") else 6)
         # A step and its state, or steps of one kind, all of which are to do
         ends = [step.split()[-2:] for step in steps]
         assert all(end == ["to", "do"] or end[0] == end[1] for end in ends)
