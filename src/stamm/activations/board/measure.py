@@ -78,6 +78,17 @@ def _smallest(dtype: torch.dtype) -> float:
     return max(2.0**-100, torch.finfo(dtype).tiny)
 
 
+def beyond(measured: Inputs, quantity: str, result: Tensor, allowed: Tensor, step: int) -> float:
+    """By how many ulp a result errs more than an allowed one, at most, at every `step`-th input."""
+    true, kept = (
+        all_[::step] for all_ in (measured.exact[quantity].values, measured.judged[quantity])
+    )
+    errors, finite = errors_of(result[: len(measured.x)][::step], true)
+    allowed_errors, held = errors_of(allowed.float(), true)
+    more = torch.where(kept & finite & held, errors - allowed_errors, 0.0)
+    return max(more.max().item(), 0.0)
+
+
 def errors_at(measured: Inputs, quantity: str, result: Tensor) -> Errors:
     """The errors of one quantity."""
     true, kept = measured.exact[quantity].values, measured.judged[quantity]

@@ -54,12 +54,15 @@ class TargetRow:
     """An entry in a target, in float32.
 
     special   inputs at which f or f' is not what the entry has there: "f(nan)", "f'(-inf)", "f(-0)"
+    beyond    by how many ulp a result errs more, at most, than what the errors of the runtime's own
+              elementary functions make of it
     """
 
     target: str
     entry: str
     errors: tuple[Errors, ...] = ()
     special: tuple[str, ...] = ()
+    beyond: float = 0.0
     problem: str = ""
 
     @property

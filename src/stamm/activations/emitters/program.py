@@ -11,6 +11,7 @@ from functools import cached_property
 
 import torch
 
+from stamm.activations.codegen.double_float import compensated
 from stamm.activations.codegen.kernel_lookup import Kernel, kernel_of
 from stamm.activations.fused.graph import Graph, Node, Traced
 from stamm.activations.fused.passes import Fixed, PassName, graph_of
@@ -62,6 +63,8 @@ class Program:
     def forward(self) -> Mapping[torch.dtype, Graph]:
         """The graph by computing dtype: inputs, parameters -> f(x), or f(gate) h(up).
 
+        In float32 `compensated`: operations that would spoil the result are in pairs of numbers.
+
         Raises   ConfigError as `scalar_graph`, and when the spec cannot be integrated
         """
         return self._graphs("forward", "gated_forward")
@@ -77,7 +80,14 @@ class Program:
         return self._graphs("backward", "gated_backward")
 
     def _graphs(self, plain: PassName, gated: PassName) -> dict[torch.dtype, Graph]:
-        return {d: self._graph(plain, gated, d) for d in (torch.float32, torch.float64)}
+        wide, single = (self._graph(plain, gated, d) for d in (torch.float64, torch.float32))
+        weights = single.inputs - len(self.inputs)
+        return {
+            torch.float64: wide,
+            torch.float32: compensated(
+                single, wide, list(self.parameters.values()), weights=weights
+            ),
+        }
 
     def _graph(self, plain: PassName, gated: PassName, dtype: torch.dtype) -> Graph:
         name = gated if isinstance(self.spec.arity, Gated) else plain

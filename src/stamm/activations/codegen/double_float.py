@@ -1,0 +1,336 @@
+"""Graphs in float32 whose roundings spoil the result, with the operations at fault in pairs of float32.
+
+A pair is a number and what rounding took from it (Dekker 1971, Knuth's sum): 48 bits by operations that
+every language has. An elementary function takes the sum of a pair to first order; its own error remains.
+Which operations are in pairs is measured: the fewest that `compensated` finds to keep a result within
+the error of an input that is off by a few ulp.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from stamm.activations.fused.graph import TRUTH, Graph, Node, Traced
+
+STABLE = (
+    3.0  # largest error in ulp over 1 + the condition number that a graph may have without pairs
+)
+_PARTS = 32  # of the operations that the search leaves out as one
+_ALMOST = 1.05  # of the error with all operations in pairs, where that is larger
+_SPLIT = 4097.0  # 2**12 + 1
+_ILL = 32.0  # results whose condition number is larger are not judged
+_STEP = 2.0**-20  # of the input, for a derivative
+_SMALLEST = 2.0**-100
+_ROOT_PI = 2.0 / math.sqrt(math.pi)
+
+_NAMED: dict[str, Callable[..., Tensor]] = {
+    "div": torch.true_divide,
+    "neg": torch.negative,
+    # The first of two equal zeros; NaN where an operand is.
+    "minimum": lambda a, b: torch.where((b < a) | torch.isnan(b), b, a),
+    "maximum": lambda a, b: torch.where((b > a) | torch.isnan(b), b, a),
+}
+
+
+def computed(graph: Graph, inputs: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Outputs and sums of a graph, every operation correctly rounded to its dtype.
+
+    An operation on float32 numbers is computed in float64 and rounded once more: exactly so for
+    + - * / and the square root, and but for one in 2**28 results of the other functions.
+
+    inputs, parameters   of the dtype of the graph
+    """
+    values: dict[int, Tensor] = {}
+    for index in graph.needed():
+        values[index] = applied(graph, graph.nodes[index], values, inputs, parameters)
+    return [values[index] for index in (*graph.outputs, *graph.sums)]
+
+
+def applied(
+    graph: Graph,
+    node: Node,
+    values: Mapping[int, Tensor],
+    inputs: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+) -> Tensor:
+    """One operation of `computed`, on values by place."""
+    operands = [values[taken] for taken in node.takes]
+    match node.name:
+        case "input":
+            return inputs[int(node.number)]
+        case "parameter":
+            return parameters[int(node.number)]
+        case "constant":
+            return torch.tensor(node.number, dtype=torch.float64).to(graph.dtype)
+        case "where":
+            return torch.where(operands[0], operands[1], operands[2])
+        case "gather":
+            row = torch.tensor(node.row, dtype=torch.float64).to(graph.dtype)
+            return row[operands[0].long()]
+        case name:
+            function = _NAMED.get(name) or getattr(torch, name)
+            wide: Tensor = function(*(operand.double() for operand in operands))
+            return wide if name in TRUTH else wide.to(graph.dtype)
+
+
+def compensated(graph: Graph, wide: Graph, parameters: Sequence[float], *, weights: int) -> Graph:
+    """The float32 graph with the fewest operations in pairs that a search by halves finds.
+
+    wide         the same in float64
+    parameters   values at which errors are measured
+    weights      number of leading inputs that are factors, and are 1 here
+    Edge         the graph itself where it is stable, or pairs help nothing
+    Checked      tests/unit/activations/test_double_float.py
+    """
+    errors = _Errors(wide, parameters, weights)
+    before = errors.of(graph)
+    spoilt = [k for k, error in enumerate(before) if error > STABLE]
+    if not spoilt:
+        return graph
+    chosen = [
+        place for place in _results(graph, spoilt).needed()
+        if graph.nodes[place].name not in ("input", "parameter")
+    ]  # fmt: skip
+    after = errors.of(in_pairs(graph, chosen), spoilt)
+    limits = [max(STABLE, error * _ALMOST) for error in after]
+    if not any(after[k] < before[i] for k, i in enumerate(spoilt)):
+        return graph
+    size, least = len(chosen), len(chosen) // _PARTS
+    while size > max(1, least):
+        size = (size + 1) // 2
+        for first in range(0, len(chosen), size)[::-1]:
+            fewer = chosen[:first] + chosen[first + size :]
+            now = errors.of(in_pairs(graph, fewer), spoilt)
+            if all(error <= limit for error, limit in zip(now, limits, strict=True)):
+                chosen = fewer
+    return in_pairs(graph, chosen)
+
+
+def _results(graph: Graph, kept: Sequence[int]) -> Graph:
+    """The graph with these of its results only, as outputs."""
+    places = (*graph.outputs, *graph.sums)
+    return replace(graph, outputs=tuple(places[k] for k in kept), sums=())
+
+
+class _Errors:
+    """What a graph in float32 errs, at inputs of all magnitudes and evenly between -20 and 20."""
+
+    def __init__(self, wide: Graph, parameters: Sequence[float], weights: int) -> None:
+        sizes = torch.logspace(-6, 2, 256, dtype=torch.float64)
+        even = torch.linspace(-20, 20, 2001, dtype=torch.float64)
+        x = torch.cat([-sizes, even, sizes]).float().double()
+        others = wide.inputs - weights - 1
+        self._x = [torch.ones_like(x)] * weights + [x]
+        self._x += [x.roll(997) / 8] * others  # another order, for a gate's other input
+        self._parameters = [torch.tensor(p).double() for p in parameters]
+        self._true = self._values(wide, 1.0)
+        above, below = (self._values(wide, 1 + sign * _STEP) for sign in (1, -1))
+        self._judged, self._scales = [], []
+        for value, up, down in zip(self._true, above, below, strict=True):
+            condition = ((up - down) / (2 * _STEP * value)).abs()
+            size = value.abs()
+            judged = (condition < _ILL) & (size > _SMALLEST) & (size < torch.finfo().max / 256)
+            self._judged.append(judged & (self._x[weights].abs() > _SMALLEST))
+            ulp = torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent - 24)
+            self._scales.append(ulp * (1 + condition))
+
+    def _values(self, graph: Graph, factor: float) -> list[Tensor]:
+        shape = self._x[0].shape
+        given = [x if bool((x == 1).all()) else x * factor for x in self._x]
+        given = [x.to(graph.dtype) for x in given]
+        results = computed(graph, given, [p.to(graph.dtype) for p in self._parameters])
+        return [torch.broadcast_to(result, shape).double() for result in results]
+
+    def of(self, graph: Graph, kept: Sequence[int] | None = None) -> list[float]:
+        """The largest error of each result, or of these, in ulp over 1 + the condition number."""
+        kept = range(len(self._true)) if kept is None else kept
+        worst = []
+        for k, value in zip(kept, self._values(_results(graph, kept), 1.0), strict=True):
+            errors = (value - self._true[k]).abs() / self._scales[k]
+            errors = torch.where(self._judged[k], errors, 0.0).nan_to_num(nan=torch.inf)
+            worst.append(errors.max().item())
+        return worst
+
+
+Pair = tuple[Traced, Traced | None]  # without a second number: exact
+
+
+def in_pairs(graph: Graph, chosen: Collection[int]) -> Graph:
+    """A copy of the graph with these of its operations in pairs.
+
+    Edge   a pair whose second number is NaN or larger than the first, as where a product overflows,
+           counts as its first number
+    """
+    made = Graph(dtype=graph.dtype, inputs=graph.inputs)
+    wide = frozenset(chosen)
+    values: dict[int, Pair] = {}
+    for index in graph.needed():
+        node = graph.nodes[index]
+        operands = [values[taken] for taken in node.takes]
+        if index in wide and (pair := _paired(made, node, operands)) is not None:
+            values[index] = pair
+        else:
+            taken = tuple(_sum(made, operand).place for operand in operands)
+            values[index] = made.add(Node(node.name, taken, node.number, node.row)), None
+    made.outputs = tuple(_sum(made, values[index]).place for index in graph.outputs)
+    made.sums = tuple(_sum(made, values[index]).place for index in graph.sums)
+    return made
+
+
+def _op(graph: Graph, name: str, *operands: Traced | float) -> Traced:
+    return graph.add(Node(name, tuple(graph.taken(operand).place for operand in operands)))
+
+
+def _sum(graph: Graph, pair: Pair) -> Traced:
+    first, second = pair
+    if second is None:
+        return first
+    smaller = _op(graph, "abs", second) < _op(graph, "abs", first)
+    return _op(graph, "where", smaller, first + second, first)
+
+
+def _plus(a: Traced | None, b: Traced | None) -> Traced | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return a + b
+
+
+def _times(a: Traced, b: Traced | None) -> Traced | None:
+    return None if b is None else a * b
+
+
+def _is_power_of_two(value: Traced) -> bool:
+    node = value.graph.nodes[value.place]
+    return node.name == "constant" and abs(math.frexp(node.number)[0]) == 0.5
+
+
+def _added(a: Pair, b: Pair) -> Pair:
+    """By Knuth's sum; the second number is at most half an ulp of the first."""
+    total = a[0] + b[0]
+    back = total - a[0]
+    rest = (a[0] - (total - back)) + (b[0] - back)
+    low = _plus(a[1], b[1])
+    rest = rest if low is None else rest + low
+    whole = total + rest
+    return whole, rest - (whole - total)
+
+
+def _halves(value: Traced) -> tuple[Traced, Traced]:
+    node = value.graph.nodes[value.place]
+    if node.name == "constant":
+        shifted = _single(node.number * _SPLIT)
+        first = _single(shifted - _single(shifted - node.number))
+        return value.graph.constant(first), value.graph.constant(node.number - first)
+    shifted_value = value * _SPLIT
+    upper = shifted_value - (shifted_value - value)
+    return upper, value - upper
+
+
+def _single(number: float) -> float:
+    return torch.tensor(number, dtype=torch.float64).float().item()
+
+
+def _lost(product: Traced, a: Traced, b: Traced) -> Traced:
+    """What rounding took from a*b."""
+    (a1, a2), (b1, b2) = _halves(a), _halves(b)
+    return ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+
+
+def _multiplied(a: Pair, b: Pair) -> Pair:
+    product = a[0] * b[0]
+    cross = _plus(_times(a[0], b[1]), _times(b[0], a[1]))
+    if _is_power_of_two(a[0]) or _is_power_of_two(b[0]):
+        return product, cross
+    return product, _plus(_lost(product, a[0], b[0]), cross)
+
+
+def _divided(a: Pair, b: Pair) -> Pair:
+    quotient = a[0] / b[0]
+    product = quotient * b[0]
+    rest = (a[0] - product) - _lost(product, quotient, b[0])
+    rest = rest if a[1] is None else rest + a[1]
+    rest = rest if b[1] is None else rest - quotient * b[1]
+    return quotient, rest / b[0]
+
+
+def _root(graph: Graph, a: Pair) -> Pair:
+    root = _op(graph, "sqrt", a[0])
+    square = root * root
+    rest = (a[0] - square) - _lost(square, root, root)
+    rest = rest if a[1] is None else rest + a[1]
+    return root, rest / (2.0 * root)
+
+
+# The derivative of a function f, from graph, u and f(u).
+_SLOPES: Mapping[str, Callable[[Graph, Traced, Traced], Traced]] = {
+    "exp": lambda g, u, y: y,
+    "log": lambda g, u, y: 1.0 / u,
+    "log1p": lambda g, u, y: 1.0 / (1.0 + u),
+    "tanh": lambda g, u, y: 1.0 - y * y,
+    "sin": lambda g, u, y: _op(g, "cos", u),
+    "cos": lambda g, u, y: -_op(g, "sin", u),
+    "sinh": lambda g, u, y: _op(g, "cosh", u),
+    "cosh": lambda g, u, y: _op(g, "sinh", u),
+    "atan": lambda g, u, y: 1.0 / (1.0 + u * u),
+    "asinh": lambda g, u, y: 1.0 / _op(g, "sqrt", 1.0 + u * u),
+    "erf": lambda g, u, y: _ROOT_PI * _op(g, "exp", -(u * u)),
+    "erfc": lambda g, u, y: -_ROOT_PI * _op(g, "exp", -(u * u)),
+}
+
+
+def _paired(graph: Graph, node: Node, operands: Sequence[Pair]) -> Pair | None:
+    """The operation in pairs, or None for one that has no such form."""
+    match node.name, operands:
+        case "constant", _:
+            first = _single(node.number)
+            rest = node.number - first if math.isfinite(first) else 0.0
+            return graph.constant(first), graph.constant(rest) if rest else None
+        case "add", (a, b):
+            return _added(a, b)
+        case "sub", (a, b):
+            return _added(a, _negated(b))
+        case "mul", (a, b):
+            return _multiplied(a, b)
+        case "div", (a, b):
+            return _divided(a, b)
+        case "sqrt", (a,):
+            return _root(graph, a)
+        case "neg", (a,):
+            return _negated(a)
+        case "abs", (a,):
+            if a[1] is None:
+                return _op(graph, "abs", a[0]), None
+            return _op(graph, "abs", a[0]), _op(graph, "where", a[0] < 0.0, -a[1], a[1])
+        case "where", (truth, a, b):
+            return _selected(graph, truth[0], a, b)
+        case (("minimum" | "maximum"), (a, b)):
+            least = _op(graph, node.name, a[0], b[0])
+            if a[1] is None and b[1] is None:
+                return least, None
+            other = b[0] < a[0] if node.name == "minimum" else b[0] > a[0]
+            return least, _selected(graph, other, b, a)[1]
+        case name, (a,) if name in _SLOPES:
+            result = _op(graph, name, a[0])
+            if a[1] is None:
+                return result, None
+            return result, a[1] * _SLOPES[name](graph, a[0], result)
+    return None
+
+
+def _negated(a: Pair) -> Pair:
+    return -a[0], None if a[1] is None else -a[1]
+
+
+def _selected(graph: Graph, truth: Traced, a: Pair, b: Pair) -> Pair:
+    first = _op(graph, "where", truth, a[0], b[0])
+    if a[1] is None and b[1] is None:
+        return first, None
+    zero = graph.constant(0.0)
+    return first, _op(
+        graph, "where", truth, zero if a[1] is None else a[1], zero if b[1] is None else b[1]
+    )
