@@ -37,7 +37,7 @@ from stamm.activations.conformance.implementations import raised
 from stamm.activations.conformance.judge import DTYPES
 from stamm.activations.conformance.ulp import dtype_name
 from stamm.activations.conformance.verdict import errors_of
-from stamm.activations.emitters.program import Program, program_of
+from stamm.activations.emitters.program import SHORT, Program, program_of
 from stamm.activations.emitters.syntax import EmissionTarget
 from stamm.activations.fused.graph import Graph, Node
 from stamm.activations.spec import Gated, Spec
@@ -53,6 +53,7 @@ _SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0)
 PRIMITIVES = (
     "exp", "log", "log1p", "tanh", "erf", "erfc", "sqrt", "sin", "cos", "atan", "asinh", "sinh", "cosh",
 )  # fmt: skip
+_OF_TWO = ("pow", "atan2")
 _POSITIVE = ("log", "log1p", "sqrt")
 
 
@@ -292,16 +293,19 @@ class _Targets:
 
 
 def _own(
-    target: EmissionTarget | None, run: TargetRun, given: Mapping[str, Tensor]
+    target: EmissionTarget | None, run: TargetRun, given: Mapping[str, Sequence[Tensor]]
 ) -> dict[str, Tensor]:
     """Results of a runtime's functions, by name; `rounded` has correctly rounded ones."""
     if target is None:
-        return {name: getattr(torch, name)(x.double()).float() for name, x in given.items()}
+        return {
+            name: getattr(torch, name)(*(u.double() for u in operands)).float()
+            for name, operands in given.items()
+        }
     cases: dict[str, Case] = {}
-    for name, x in given.items():
+    for name, operands in given.items():
         program = _program_of(name)
         with suppress(StammError):  # refused: no entry has it then
-            cases[name] = Case(program, _text(program, target), (x,), ())
+            cases[name] = Case(program, _text(program, target), tuple(operands), ())
     outcomes = zip(cases, run.run(list(cases.values())), strict=True)
     return {name: outcome[0] for name, outcome in outcomes if not isinstance(outcome, StammError)}
 
@@ -322,17 +326,21 @@ def _text(program: Program, target: EmissionTarget | None) -> bytes:
 
 
 def _program_of(function: str) -> Program:
-    """A program that is one elementary function; its gradient is the function again."""
-    graphs: dict[str, dict[torch.dtype, Graph]] = {"forward": {}, "backward": {}}
-    for dtype in (torch.float32, torch.float64):
-        for name, inputs in (("forward", 1), ("backward", 2)):
-            graph = Graph(dtype=dtype, inputs=inputs)
-            x = graph.add(Node("input", number=float(inputs - 1)))
-            graph.outputs = (graph.add(Node(function, (x.place,))).place,)
-            graphs[name][dtype] = graph
+    """A program that is one elementary function; its gradients are the function again."""
     program = copy.copy(program_of(catalog.get("identity")))
+    inputs = ("x", "exponent") if function in _OF_TWO else ("x",)
+    graphs: dict[str, dict[torch.dtype, Graph]] = {"forward": {}, "backward": {}}
+    for dtype in (SHORT, torch.float32, torch.float64):
+        for name, weights in (("forward", 0), ("backward", 1)):
+            graph = Graph(
+                dtype=torch.float32 if dtype == SHORT else dtype, inputs=weights + len(inputs)
+            )
+            read = [graph.add(Node("input", number=k)).place for k in range(graph.inputs)]
+            place = graph.add(Node(function, tuple(read[weights:]))).place
+            graph.outputs = (place,) * (len(inputs) if weights else 1)
+            graphs[name][dtype] = graph
     # Its own graphs in place of those of a spec.
-    vars(program).update(name=f"only_{function}_", **graphs)
+    vars(program).update(name=f"only_{function}_", inputs=inputs, **graphs)
     return program
 
 

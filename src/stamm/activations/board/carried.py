@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from stamm.activations.board.targets import Case
-from stamm.activations.codegen.double_float import applied
+from stamm.activations.codegen.double_float import (
+    FUNCTIONS,
+    applied,
+    operands_of,
+    with_error_of,
+)
 from stamm.activations.fused.graph import Graph
 
-FUNCTIONS = frozenset({
-    "exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "asin", "tanh", "atan", "erf", "erfc",
-    "sinh", "cosh", "asinh", "acosh",
-})  # fmt: skip
-Call = tuple[str, Tensor]  # of a function at float32 inputs
-OwnFunctions = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+Call = tuple[str, list[Tensor]]  # of a function at float32 inputs
+OwnFunctions = Callable[[dict[str, list[Tensor]]], dict[str, Tensor]]
 
 
 def carried(cases: Sequence[Case], own: OwnFunctions) -> list[list[Tensor]]:
@@ -40,27 +41,23 @@ def carried(cases: Sequence[Case], own: OwnFunctions) -> list[list[Tensor]]:
     for place in range(len(walks)):
         advance(place, None)
     while waiting:
-        asked: dict[str, list[Tensor]] = defaultdict(list)
+        asked: dict[str, list[list[Tensor]]] = defaultdict(list)
         for calls in waiting.values():
-            for name, u in calls:
-                asked[name].append(u)
-        given = {name: torch.cat(parts) for name, parts in asked.items()}
-        answered = own(given)
-        parts = {
-            name: iter(
-                torch.split(
-                    answered.get(name, getattr(torch, name)(u.double())), _sizes(asked[name])
-                )
-            )
-            for name, u in given.items()
+            for name, operands in calls:
+                asked[name].append(operands)
+        given = {
+            name: [torch.cat(parts) for parts in zip(*all_calls, strict=True)]
+            for name, all_calls in asked.items()
         }
+        answered = own(given)
+        answers: dict[str, Iterator[Tensor]] = {}
+        for name, operands in given.items():
+            exact = getattr(torch, name)(*(u.double() for u in operands))
+            sizes = [len(call[0]) for call in asked[name]]
+            answers[name] = iter(torch.split(answered.get(name, exact), sizes))
         for place, calls in list(waiting.items()):
-            advance(place, [next(parts[name]) for name, _ in calls])
+            advance(place, [next(answers[name]) for name, _ in calls])
     return results
-
-
-def _sizes(parts: Sequence[Tensor]) -> list[int]:
-    return [len(part) for part in parts]
 
 
 def _walk(case: Case) -> Generator[list[Call], list[Tensor] | None, list[Tensor]]:
@@ -83,26 +80,23 @@ def _computed(
     values: dict[int, Tensor] = {}
     left = graph.needed()
     while left:
-        ready: list[int] = []
+        ready: list[tuple[int, str, list[Tensor]]] = []
         later: list[int] = []
         for place in left:
             node = graph.nodes[place]
             if any(taken not in values for taken in node.takes):
                 later.append(place)
-            elif node.name in FUNCTIONS and values[node.takes[0]].dim():
-                ready.append(place)
+                continue
+            operands = operands_of(node, values, inputs, parameters)
+            if node.name in FUNCTIONS and any(u.dim() for u in operands):
+                shape = torch.broadcast_shapes(*(u.shape for u in operands))
+                ready.append((place, node.name, [u.expand(shape) for u in operands]))
             else:
-                values[place] = applied(graph, node, values, inputs, parameters)
+                values[place] = applied(graph, node, operands)
         left = later
         if ready:
-            arguments = [values[graph.nodes[place].takes[0]] for place in ready]
-            names = [graph.nodes[place].name for place in ready]
-            answers = yield [(n, u.float()) for n, u in zip(names, arguments, strict=True)]
+            answers = yield [(name, [u.float() for u in operands]) for _, name, operands in ready]
             assert answers is not None
-            for place, name, u, answer in zip(ready, names, arguments, answers, strict=True):
-                function = getattr(torch, name)
-                near = function(u.float().double())
-                off = (answer.double() - near) / near
-                # An infinity for a large number, and 0 for 0, have no relative error.
-                values[place] = function(u) * (1 + off.nan_to_num(0.0, 0.0, 0.0))
+            for (place, name, operands), answer in zip(ready, answers, strict=True):
+                values[place] = with_error_of(name, operands, answer)
     return [values[place] for place in (*graph.outputs, *graph.sums)]

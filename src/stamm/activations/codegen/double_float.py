@@ -17,17 +17,23 @@ from torch import Tensor
 
 from stamm.activations.fused.graph import TRUTH, Graph, Node, Traced
 
-STABLE = (
-    3.0  # largest error in ulp over 1 + the condition number that a graph may have without pairs
-)
-_PARTS = 32  # of the operations that the search leaves out as one
+# Ulp that a result may err beyond what the roundings of its functions make of it.
+ALLOWED = 0.75
+_PARTS = 16  # of the operations that the search leaves out as one
 _ALMOST = 1.05  # of the error with all operations in pairs, where that is larger
+_LARGE = 1e38
 _SPLIT = 4097.0  # 2**12 + 1
 _ILL = 32.0  # results whose condition number is larger are not judged
 _STEP = 2.0**-20  # of the input, for a derivative
 _SMALLEST = 2.0**-100
 _ROOT_PI = 2.0 / math.sqrt(math.pi)
 
+# A processor's own operations are correctly rounded.
+_DIRECT = frozenset({"add", "sub", "mul", "div", "neg", "abs", "lt", "le", "gt", "ge", "eq"})
+FUNCTIONS = frozenset({
+    "exp", "log", "log1p", "sin", "cos", "tan", "asin", "tanh", "atan", "erf", "erfc", "sinh", "cosh",
+    "asinh", "acosh", "pow", "atan2",
+})  # fmt: skip
 _NAMED: dict[str, Callable[..., Tensor]] = {
     "div": torch.true_divide,
     "neg": torch.negative,
@@ -37,34 +43,85 @@ _NAMED: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def computed(graph: Graph, inputs: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
+def divided_first(graph: Graph) -> Graph:
+    """The float32 graph with a*(b/c) for a*b/c where all three depend on the element."""
+    uniform = graph.uniform()
+
+    def replaced(made: Graph, node: Node, operands: list[Traced]) -> Traced | None:
+        top = graph.nodes[node.takes[0]] if node.name == "div" else node
+        if node.name != "div" or top.name != "mul" or {*top.takes, node.takes[1]} & uniform:
+            return None
+        first, second = (made_of[taken] for taken in top.takes)
+        return first * (second / operands[1])
+
+    made_of: dict[int, Traced] = {}
+    return rewritten(graph, replaced, made_of)
+
+
+def rewritten(
+    graph: Graph,
+    replaced: Callable[[Graph, Node, list[Traced]], Traced | None],
+    made_of: dict[int, Traced],
+) -> Graph:
+    """A copy of the graph in which `replaced` may have put other operations for some.
+
+    replaced   copy, node, operands in the copy -> what to put, or None: the node itself
+    made_of    is filled: the copy of each place
+    """
+    made = Graph(dtype=graph.dtype, inputs=graph.inputs)
+    for index in graph.needed():
+        node = graph.nodes[index]
+        operands = [made_of[taken] for taken in node.takes]
+        other = replaced(made, node, operands)
+        if other is None:
+            taken = tuple(operand.place for operand in operands)
+            other = made.add(Node(node.name, taken, node.number, node.row))
+        made_of[index] = other
+    made.outputs = tuple(made_of[index].place for index in graph.outputs)
+    made.sums = tuple(made_of[index].place for index in graph.sums)
+    return made
+
+
+def computed(
+    graph: Graph,
+    inputs: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    apply: Callable[[Graph, Node, list[Tensor]], Tensor] | None = None,
+) -> list[Tensor]:
     """Outputs and sums of a graph, every operation correctly rounded to its dtype.
 
-    An operation on float32 numbers is computed in float64 and rounded once more: exactly so for
-    + - * / and the square root, and but for one in 2**28 results of the other functions.
-
     inputs, parameters   of the dtype of the graph
+    apply                in place of `applied`
     """
     values: dict[int, Tensor] = {}
     for index in graph.needed():
-        values[index] = applied(graph, graph.nodes[index], values, inputs, parameters)
+        node = graph.nodes[index]
+        operands = operands_of(node, values, inputs, parameters)
+        values[index] = (apply or applied)(graph, node, operands)
     return [values[index] for index in (*graph.outputs, *graph.sums)]
 
 
-def applied(
-    graph: Graph,
+def operands_of(
     node: Node,
     values: Mapping[int, Tensor],
     inputs: Sequence[Tensor],
     parameters: Sequence[Tensor],
-) -> Tensor:
-    """One operation of `computed`, on values by place."""
-    operands = [values[taken] for taken in node.takes]
+) -> list[Tensor]:
+    """What a node takes; of an input or parameter itself."""
+    if node.name in ("input", "parameter"):
+        return [(inputs if node.name == "input" else parameters)[int(node.number)]]
+    return [values[taken] for taken in node.takes]
+
+
+def applied(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
+    """One operation, correctly rounded to the dtype of the graph.
+
+    A function of float32 numbers is computed in float64 and rounded once more: correctly but for one
+    in 2**28 results.
+    """
     match node.name:
-        case "input":
-            return inputs[int(node.number)]
-        case "parameter":
-            return parameters[int(node.number)]
+        case "input" | "parameter":
+            return operands[0]
         case "constant":
             return torch.tensor(node.number, dtype=torch.float64).to(graph.dtype)
         case "where":
@@ -72,10 +129,30 @@ def applied(
         case "gather":
             row = torch.tensor(node.row, dtype=torch.float64).to(graph.dtype)
             return row[operands[0].long()]
+        case name if name in _DIRECT:
+            result: Tensor = (_NAMED.get(name) or getattr(torch, name))(*operands)
+            return result
         case name:
             function = _NAMED.get(name) or getattr(torch, name)
             wide: Tensor = function(*(operand.double() for operand in operands))
             return wide if name in TRUTH else wide.to(graph.dtype)
+
+
+def with_error_of(function: str, operands: Sequence[Tensor], own: Tensor) -> Tensor:
+    """A function in float64 with the relative error of `own`, a result for the nearest float32 numbers.
+
+    Edge   an infinity for a large number, and 0 for 0, have no relative error
+    """
+    exact: Callable[..., Tensor] = getattr(torch, function)
+    near = exact(*(u.float().double() for u in operands))
+    return exact(*operands) * (1 + ((own.double() - near) / near).nan_to_num(0.0, 0.0, 0.0))
+
+
+def _with_rounded_functions(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
+    if node.name not in FUNCTIONS:
+        return applied(graph, node, operands)
+    own = getattr(torch, node.name)(*(u.float().double() for u in operands)).float()
+    return with_error_of(node.name, operands, own)
 
 
 def compensated(graph: Graph, wide: Graph, parameters: Sequence[float], *, weights: int) -> Graph:
@@ -89,7 +166,7 @@ def compensated(graph: Graph, wide: Graph, parameters: Sequence[float], *, weigh
     """
     errors = _Errors(wide, parameters, weights)
     before = errors.of(graph)
-    spoilt = [k for k, error in enumerate(before) if error > STABLE]
+    spoilt = [k for k, error in enumerate(before) if error > ALLOWED]
     if not spoilt:
         return graph
     chosen = [
@@ -97,7 +174,7 @@ def compensated(graph: Graph, wide: Graph, parameters: Sequence[float], *, weigh
         if graph.nodes[place].name not in ("input", "parameter")
     ]  # fmt: skip
     after = errors.of(in_pairs(graph, chosen), spoilt)
-    limits = [max(STABLE, error * _ALMOST) for error in after]
+    limits = [max(ALLOWED, error * _ALMOST) for error in after]
     if not any(after[k] < before[i] for k, i in enumerate(spoilt)):
         return graph
     size, least = len(chosen), len(chosen) // _PARTS
@@ -130,20 +207,24 @@ class _Errors:
         self._parameters = [torch.tensor(p).double() for p in parameters]
         self._true = self._values(wide, 1.0)
         above, below = (self._values(wide, 1 + sign * _STEP) for sign in (1, -1))
-        self._judged, self._scales = [], []
+        self._judged, self._units = [], []
         for value, up, down in zip(self._true, above, below, strict=True):
             condition = ((up - down) / (2 * _STEP * value)).abs()
             size = value.abs()
             judged = (condition < _ILL) & (size > _SMALLEST) & (size < torch.finfo().max / 256)
             self._judged.append(judged & (self._x[weights].abs() > _SMALLEST))
-            ulp = torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent - 24)
-            self._scales.append(ulp * (1 + condition))
+            self._units.append(torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent - 24))
+        allowed = self._values(wide, 1.0, rounded=True)
+        self._allowed = [
+            (a - t).abs() / u for a, t, u in zip(allowed, self._true, self._units, strict=True)
+        ]
 
-    def _values(self, graph: Graph, factor: float) -> list[Tensor]:
+    def _values(self, graph: Graph, factor: float, *, rounded: bool = False) -> list[Tensor]:
         shape = self._x[0].shape
         given = [x if bool((x == 1).all()) else x * factor for x in self._x]
         given = [x.to(graph.dtype) for x in given]
-        results = computed(graph, given, [p.to(graph.dtype) for p in self._parameters])
+        function = _with_rounded_functions if rounded else applied
+        results = computed(graph, given, [p.to(graph.dtype) for p in self._parameters], function)
         return [torch.broadcast_to(result, shape).double() for result in results]
 
     def of(self, graph: Graph, kept: Sequence[int] | None = None) -> list[float]:
@@ -151,7 +232,7 @@ class _Errors:
         kept = range(len(self._true)) if kept is None else kept
         worst = []
         for k, value in zip(kept, self._values(_results(graph, kept), 1.0), strict=True):
-            errors = (value - self._true[k]).abs() / self._scales[k]
+            errors = (value - self._true[k]).abs() / self._units[k] - self._allowed[k]
             errors = torch.where(self._judged[k], errors, 0.0).nan_to_num(nan=torch.inf)
             worst.append(errors.max().item())
         return worst
@@ -163,8 +244,7 @@ Pair = tuple[Traced, Traced | None]  # without a second number: exact
 def in_pairs(graph: Graph, chosen: Collection[int]) -> Graph:
     """A copy of the graph with these of its operations in pairs.
 
-    Edge   a pair whose second number is NaN or larger than the first, as where a product overflows,
-           counts as its first number
+    Edge   a pair whose second number is not finite, as where a product overflows, counts as its first
     """
     made = Graph(dtype=graph.dtype, inputs=graph.inputs)
     wide = frozenset(chosen)
@@ -190,8 +270,8 @@ def _sum(graph: Graph, pair: Pair) -> Traced:
     first, second = pair
     if second is None:
         return first
-    smaller = _op(graph, "abs", second) < _op(graph, "abs", first)
-    return _op(graph, "where", smaller, first + second, first)
+    held = _op(graph, "abs", second) < _LARGE  # not NaN, nor infinite
+    return _op(graph, "where", held, first + second, first)
 
 
 def _plus(a: Traced | None, b: Traced | None) -> Traced | None:
@@ -210,14 +290,12 @@ def _is_power_of_two(value: Traced) -> bool:
 
 
 def _added(a: Pair, b: Pair) -> Pair:
-    """By Knuth's sum; the second number is at most half an ulp of the first."""
+    """By Knuth's sum. Terms that cancel leave a second number that is not small beside the first."""
     total = a[0] + b[0]
     back = total - a[0]
     rest = (a[0] - (total - back)) + (b[0] - back)
     low = _plus(a[1], b[1])
-    rest = rest if low is None else rest + low
-    whole = total + rest
-    return whole, rest - (whole - total)
+    return total, rest if low is None else rest + low
 
 
 def _halves(value: Traced) -> tuple[Traced, Traced]:
@@ -314,11 +392,24 @@ def _paired(graph: Graph, node: Node, operands: Sequence[Pair]) -> Pair | None:
                 return least, None
             other = b[0] < a[0] if node.name == "minimum" else b[0] > a[0]
             return least, _selected(graph, other, b, a)[1]
-        case name, (a,) if name in _SLOPES:
-            result = _op(graph, name, a[0])
+        case "pow", (a, (power, None)):
+            base = _sum(graph, a)
+            result = _op(graph, "pow", base, power)
             if a[1] is None:
                 return result, None
-            return result, a[1] * _SLOPES[name](graph, a[0], result)
+            return result, (a[1] - (base - a[0])) * (power * (result / base))
+        case "atan2", ((y, None), a):
+            x = _sum(graph, a)
+            angle = _op(graph, "atan2", y, x)
+            if a[1] is None:
+                return angle, None
+            return angle, ((x - a[0]) - a[1]) * (y / (x * x + y * y))
+        case name, (a,) if name in _SLOPES:
+            u = _sum(graph, a)  # the nearest number, for which the function has its own error
+            result = _op(graph, name, u)
+            if a[1] is None:
+                return result, None
+            return result, (a[1] - (u - a[0])) * _SLOPES[name](graph, u, result)
     return None
 
 
