@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,12 +15,13 @@ from torch import Tensor
 from stamm.activations import catalog
 from stamm.activations.board.carried import carried
 from stamm.activations.board.library import Library, LibraryFunction
-from stamm.activations.board.measure import Inputs, beyond, errors_at, inputs_of
+from stamm.activations.board.measure import Inputs, beyond, errors_at, inputs_of, short_row
 from stamm.activations.board.records import (
     BoardRecord,
     FunctionRow,
     PrimitiveRow,
     RuntimeRecord,
+    ShortRow,
     TargetRow,
 )
 from stamm.activations.board.rounded import correctly_rounded
@@ -53,6 +55,8 @@ _SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0)
 PRIMITIVES = (
     "exp", "log", "log1p", "tanh", "erf", "erfc", "sqrt", "sin", "cos", "atan", "asinh", "sinh", "cosh",
 )  # fmt: skip
+_TOGETHER = 24  # entries whose inputs of 16 bits are held at a time
+SHORT_DTYPES = (torch.bfloat16, torch.float16)
 _OF_TWO = ("pow", "atan2")
 _POSITIVE = ("log", "log1p", "sqrt")
 
@@ -91,6 +95,7 @@ def measure_board(
     board = _Targets([catalog.get(name) for name in entries], count)
     runtimes: list[RuntimeRecord] = []
     target_rows: list[TargetRow] = []
+    short: list[tuple[EmissionTarget, TargetRun]] = []
     primitives: list[PrimitiveRow] = []
     runs = {run.target: run for run in RUNS}
     for target in (ROUNDED, *targets):
@@ -98,7 +103,13 @@ def measure_board(
         runtimes.append(runtime)
         target_rows += measured_rows
         primitives += measured
+        if runtime.version and target in targets and runs[target].has_short:
+            short.append((targets[target], runs[target]))
         log(f"{target}: {runtime.problem or f'{len(measured_rows)} entries, {runtime.version}'}")
+    short_rows = sorted(
+        board.short(short), key=lambda row: [run.target for _, run in short].index(row.target)
+    )
+    log(f"16 bits: {len(short_rows)} entries and dtypes")
     return BoardRecord(
         stamm_version=VERSION,
         processor=f"{cpu_name()}, {cpu_capability() or 'unknown'} vectors",
@@ -108,6 +119,7 @@ def measure_board(
         functions=tuple(functions),
         targets=tuple(runtimes),
         target_rows=tuple(target_rows),
+        short_rows=tuple(short_rows),
         primitives=tuple(primitives),
     )
 
@@ -263,6 +275,40 @@ class _Targets:
             )
             rows[place] = replace(rows[place], beyond=most)
         yield from rows
+
+    def short(self, ran: Sequence[tuple[EmissionTarget, TargetRun]]) -> Iterator[ShortRow]:
+        """A row for each target, entry and dtype of 16 bits."""
+        for dtype, first in itertools.product(SHORT_DTYPES, range(0, len(self.specs), _TOGETHER)):
+            places = range(first, min(first + _TOGETHER, len(self.specs)))
+            inputs = {place: self._short_inputs(place, dtype) for place in places}
+            for target, run in ran:
+                yield from self._short_rows(target, run, dtype, inputs)
+
+    def _short_inputs(self, place: int, dtype: torch.dtype) -> Inputs:
+        """Every finite number of the dtype."""
+        spec, own = self.specs[place], self.parameters[place]
+        return inputs_of(spec, dtype, spec.initial_values() | own, count=0)
+
+    def _short_rows(
+        self,
+        target: EmissionTarget,
+        run: TargetRun,
+        dtype: torch.dtype,
+        inputs: Mapping[int, Inputs],
+    ) -> Iterator[ShortRow]:
+        cases: dict[int, Case] = {}
+        for place, measured in inputs.items():
+            program, own = self.programs[place], self.parameters[place]
+            with suppress(StammError):  # refused, which its row in float32 says
+                text = _text(program, target)
+                cases[place] = Case(program, text, measured.given, (*own.values(),))
+        for place, outcome in zip(cases, run.run(list(cases.values())), strict=True):
+            entry = self.specs[place].name
+            row = ShortRow(target=run.target, entry=entry, dtype=dtype_name(dtype))
+            if isinstance(outcome, StammError):
+                yield replace(row, problem=outcome.line())
+            else:
+                yield short_row(row, inputs[place], outcome)
 
     def _primitives(self, target: EmissionTarget, run: TargetRun) -> Iterator[PrimitiveRow]:
         cases, names = [], []

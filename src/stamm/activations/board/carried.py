@@ -89,8 +89,8 @@ def _computed(
                 continue
             operands = operands_of(node, values, inputs, parameters)
             if node.name in FUNCTIONS and any(u.dim() for u in operands):
-                shape = torch.broadcast_shapes(*(u.shape for u in operands))
-                ready.append((place, node.name, [u.expand(shape) for u in operands]))
+                longest = max((u.shape for u in operands), key=len)
+                ready.append((place, node.name, [u.expand(longest) for u in operands]))
             else:
                 values[place] = applied(graph, node, operands)
         left = later

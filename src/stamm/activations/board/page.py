@@ -12,6 +12,7 @@ from stamm.activations.board.records import (
     Errors,
     FunctionRow,
     PrimitiveRow,
+    ShortRow,
     TargetRow,
 )
 from stamm.activations.conformance.exact import FUNCTION, SLOPE, UP_SLOPE
@@ -206,6 +207,33 @@ def _targets(record: BoardRecord) -> Iterator[str]:
         " a result of 0 where float32 has a nearer number.\n"
     )
     yield from _table(COUNTS, target_counts(record))
+    yield "\n## 16 bits\n"
+    yield (
+        "Every finite bfloat16 and float16 in the targets that have these types (of CUDA, Metal and Triton"
+        " the functions `_short`, whose float32 result is rounded): largest error of f and f′ in ulp of the"
+        " type, and entries within the budget that `stamm check` holds the kernels to. ONNX models are"
+        " float32.\n"
+    )
+    yield from _table(
+        ("target", "dtype", "entries", "largest error", "within budget"), _short(record.short_rows)
+    )
+    beyond = [row for row in record.short_rows if row.beyond or row.problem]
+    if beyond:
+        yield "\nBeyond the budget, or not run:\n"
+        yield from _table(
+            ("entry", "target", "dtype", "largest error", "budget", "results beyond"),
+            [
+                (
+                    row.entry,
+                    row.target,
+                    row.dtype,
+                    f"{number(row.ulp)} at {row.at:.4g}",
+                    number(row.budget),
+                    _safe(row.problem) or f"{row.beyond:,}",
+                )
+                for row in beyond
+            ],
+        )
     yield "\n## Entries\n"
     yield "Largest errors in ulp: f / f′ (gate and up) / gradients in parameters.\n"
     names = [runtime.name for runtime in record.targets]
@@ -222,6 +250,20 @@ def _targets(record: BoardRecord) -> Iterator[str]:
         f" 1 + condition number above {STABLE:g}.\n"
     )
     yield from _table(("entry", "finding", "targets"), _findings(record.target_rows))
+
+
+def _short(rows: Sequence[ShortRow]) -> list[tuple[str, ...]]:
+    """For each target and dtype: entries, the largest error, and entries within the budget."""
+    groups: dict[tuple[str, str], list[ShortRow]] = {}
+    for row in rows:
+        groups.setdefault((row.target, row.dtype), []).append(row)
+    return [
+        (
+            *names, str(len(group)), number(max(row.ulp for row in group)),
+            str(sum(not row.beyond and not row.problem for row in group)),
+        )
+        for names, group in groups.items()
+    ]  # fmt: skip
 
 
 def _is_whole(record: BoardRecord) -> bool:

@@ -77,6 +77,25 @@ class TargetRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShortRow:
+    """An entry in a target at every finite number of a 16-bit dtype: f and its gradients in the inputs.
+
+    ulp, at   largest error, in units of the last place of the true value, and the input with it
+    budget    of the entry in the dtype, in ulp
+    beyond    results that are further off than the budget allows, or not finite
+    """
+
+    target: str
+    entry: str
+    dtype: str
+    ulp: float = 0.0
+    at: float = 0.0
+    budget: float = 0.0
+    beyond: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrimitiveRow:
     """Largest error of a function of a runtime in float32, in ulp, and where.
 
@@ -116,4 +135,5 @@ class BoardRecord:
     functions: tuple[FunctionRow, ...]
     targets: tuple[RuntimeRecord, ...]
     target_rows: tuple[TargetRow, ...]
+    short_rows: tuple[ShortRow, ...]
     primitives: tuple[PrimitiveRow, ...]

@@ -23,8 +23,10 @@ from stamm.activations.board.jax_library import from_jax, jax_modules, to_jax
 from stamm.activations.board.mlx_library import from_mlx, mlx_modules, to_mlx
 from stamm.activations.board.onnx_library import onnxruntime_library, session
 from stamm.activations.conformance.implementations import raised
+from stamm.activations.conformance.ulp import rounded
 from stamm.activations.emitters.onnx import onnx_library
 from stamm.activations.emitters.program import Program
+from stamm.activations.emitters.syntax import SHORT_ENDING
 from stamm.base.errors import RunError, StammError
 
 _COMPILERS = ("c++", "g++", "clang++")
@@ -37,7 +39,7 @@ class Case:
     """An emitted entry and what it is run at.
 
     text         the module in the target, or bytes of a model
-    given        float32: x; or gate and up
+    given        x; or gate and up: float32, or of 16 bits
     parameters   effective values, which float32 holds
     """
 
@@ -51,8 +53,18 @@ class Case:
         """Of the functions."""
         return self.program.name
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what it is run at, and of its results."""
+        return self.given[0].dtype
 
-Outcome = list[Tensor] | StammError  # value, gradient in each input, in each parameter; float32
+    @property
+    def device_name(self) -> str:
+        """Of the functions in a language whose text has others for 16 bits."""
+        return self.name if self.dtype == torch.float32 else f"{self.name}{SHORT_ENDING}"
+
+
+Outcome = list[Tensor] | StammError  # value, gradient in each input, in each parameter
 
 
 @dataclass(frozen=True)
@@ -62,12 +74,14 @@ class TargetRun:
     version   of the runtime, as text; raises StammError where it is missing
     how       as text: its numbers, and what it is not
     run       each case to its results, in order
+    has_short whether it takes bfloat16 and float16
     """
 
     target: str
     version: Callable[[], str]
     how: str
     run: Callable[[Sequence[Case]], Iterator[Outcome]]
+    has_short: bool = False
 
 
 def each(run: Callable[[Case], list[Tensor]]) -> Callable[[Sequence[Case]], Iterator[Outcome]]:
@@ -174,12 +188,13 @@ def _columns(case: Case) -> int:
 
 
 def _stored(case: Case, folder: Path) -> None:
-    torch.stack(case.given).numpy().tofile(folder / f"{case.name}.in")
+    torch.stack(case.given).float().numpy().tofile(folder / f"{case.name}.in")
 
 
 def _loaded(case: Case, folder: Path) -> list[Tensor]:
     rows: NDArray[np.float32] = np.fromfile(folder / f"{case.name}.out", np.float32)
-    return list(torch.from_numpy(rows.reshape(_columns(case), len(case.given[0]))))
+    results = torch.from_numpy(rows.reshape(_columns(case), len(case.given[0])))
+    return list(results if case.dtype == torch.float32 else rounded(results.double(), case.dtype))
 
 
 def _in_groups(
@@ -241,7 +256,7 @@ def _native(target: str, head: str, flags: Sequence[str]) -> Callable[[Sequence[
             body = case.text.decode().replace("#pragma once", "")
             for line in ("#include <metal_stdlib>", "#include <math.h>"):
                 body = body.replace(line, "")
-            own = f"of_{case.name}::stamm_{case.name}"
+            own = f"of_{case.name}::stamm_{case.device_name}"
             parameters = [f"{p!r}" for p in case.parameters]
             inputs = [f"given[{k} * count + i]" for k in range(len(case.given))]
             slopes = _columns(case) - 1
@@ -314,7 +329,7 @@ def _javascript(cases: Sequence[Case], folder: Path) -> None:
 _LIBDEVICE = "from triton.language.extra import libdevice"
 _TRITON = """
 import numpy as np, torch, triton, triton.language as tl
-from {module} import {name}, {name}_gradients
+from {module} import {function}, {function}_gradients
 
 
 @triton.jit
@@ -322,8 +337,8 @@ def kernel(given_ptr, results_ptr, COUNT: tl.constexpr, BLOCK: tl.constexpr):
     lane = tl.arange(0, BLOCK)
     kept = lane < COUNT
 {loads}
-    tl.store(results_ptr + lane, {name}({arguments}), mask=kept)
-    {slopes} = {name}_gradients(one, {arguments})
+    tl.store(results_ptr + lane, {function}({arguments}), mask=kept)
+    {slopes} = {function}_gradients(one, {arguments})
 {stores}
 
 
@@ -370,6 +385,7 @@ def _triton(cases: Sequence[Case], folder: Path) -> None:
             _TRITON.format(
                 module=f"emitted_{case.name}",
                 name=case.name,
+                function=case.device_name,
                 loads="\n".join(loads),
                 arguments=", ".join(arguments),
                 slopes=", ".join(f"g{k}" for k in range(slopes)),
@@ -396,12 +412,14 @@ RUNS = (
         lambda: f"jax {jax_modules()[0].__version__}",
         "float32, under jit on the CPU",
         each(_jax),
+        has_short=True,
     ),
     TargetRun(
         "mlx",
         lambda: (mlx_modules(), _installed("mlx"))[1],
         "float32, on the CPU; not on an Apple GPU",
         each(_mlx),
+        has_short=True,
     ),
     TargetRun(
         "onnx",
@@ -432,17 +450,20 @@ RUNS = (
                 ("-D__device__=static", "-D__forceinline__=inline"),
             )
         ),
+        has_short=True,
     ),
     TargetRun(
         "metal",
         lambda: _version_of(*_COMPILERS),
         f"float32, {_CPP}",
         _in_groups(_native("metal", _METAL_LIBRARY, ())),
+        has_short=True,
     ),
     TargetRun(
         "triton",
         lambda: _installed("triton"),
         "float32, in Triton's interpreter with torch's functions; not on a GPU",
         _in_groups(_triton),
+        has_short=True,
     ),
 )
