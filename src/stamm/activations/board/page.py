@@ -187,10 +187,13 @@ def _targets(record: BoardRecord) -> Iterator[str]:
     yield "\n## How to read it\n"
     yield from _method()
     yield (
-        "\n`rounded` is the float32 graph with every operation correctly rounded. What it"
-        " loses is the formula's own error in float32: near a zero of f or f′ terms cancel, and in a tail"
-        " the rounded argument of an exponential counts. What a target loses beyond it are errors of its"
-        " runtime's elementary functions, which the next table has."
+        "\n`rounded` is the float32 graph with every operation correctly rounded. Near a zero of f or f′"
+        " terms cancel, and in a tail the rounded argument of an exponential counts: operations that would"
+        " spoil the result there are in pairs of float32 numbers (two-sum, products of halves), as few as keep"
+        " a result within 1 ulp of what the roundings of the elementary functions alone make of it. What it"
+        " still loses is that: an error of .5 ulp of exp, multiplied by a cancellation. A target loses more by"
+        " the errors of its own functions, which the next table has, and where its compiler changes the"
+        " operations."
     )
     yield "\n## Elementary functions of each runtime, float32\n"
     yield (

@@ -22,7 +22,7 @@ ALLOWED = 0.75
 _PARTS = 16  # of the operations that the search leaves out as one
 _ALMOST = 1.05  # of the error with all operations in pairs, where that is larger
 _LARGE = 1e38
-_SPLIT = 4097.0  # 2**12 + 1
+_SPLIT = 2.0**13
 _ILL = 32.0  # results whose condition number is larger are not judged
 _STEP = 2.0**-20  # of the input, for a derivative
 _SMALLEST = 2.0**-100
@@ -195,12 +195,12 @@ def _results(graph: Graph, kept: Sequence[int]) -> Graph:
 
 
 class _Errors:
-    """What a graph in float32 errs, at inputs of all magnitudes and evenly between -20 and 20."""
+    """What a graph in float32 errs, at inputs of all magnitudes and evenly between -2 and 2, and -20 and 20."""
 
     def __init__(self, wide: Graph, parameters: Sequence[float], weights: int) -> None:
         sizes = torch.logspace(-6, 2, 256, dtype=torch.float64)
-        even = torch.linspace(-20, 20, 2001, dtype=torch.float64)
-        x = torch.cat([-sizes, even, sizes]).float().double()
+        even = [torch.linspace(-w, w, 1601, dtype=torch.float64) for w in (2, 20)]
+        x = torch.cat([-sizes, *even, sizes]).float().double()
         others = wide.inputs - weights - 1
         self._x = [torch.ones_like(x)] * weights + [x]
         self._x += [x.roll(997) / 8] * others  # another order, for a gate's other input
@@ -257,8 +257,10 @@ def in_pairs(graph: Graph, chosen: Collection[int]) -> Graph:
         else:
             taken = tuple(_sum(made, operand).place for operand in operands)
             values[index] = made.add(Node(node.name, taken, node.number, node.row)), None
-    made.outputs = tuple(_sum(made, values[index]).place for index in graph.outputs)
-    made.sums = tuple(_sum(made, values[index]).place for index in graph.sums)
+    made.outputs, made.sums = (
+        tuple(_sum(made, values[index]).place for index in places)
+        for places in (graph.outputs, graph.sums)
+    )
     return made
 
 
@@ -267,11 +269,13 @@ def _op(graph: Graph, name: str, *operands: Traced | float) -> Traced:
 
 
 def _sum(graph: Graph, pair: Pair) -> Traced:
+    """The number that a pair is nearest to; -0 of -0 and 0."""
     first, second = pair
     if second is None:
         return first
-    held = _op(graph, "abs", second) < _LARGE  # not NaN, nor infinite
-    return _op(graph, "where", held, first + second, first)
+    size = _op(graph, "abs", second)
+    total = _op(graph, "where", size < _LARGE, first + second, first)  # not NaN, nor infinite
+    return _op(graph, "where", size > 0.0, total, first)
 
 
 def _plus(a: Traced | None, b: Traced | None) -> Traced | None:
@@ -291,6 +295,8 @@ def _is_power_of_two(value: Traced) -> bool:
 
 def _added(a: Pair, b: Pair) -> Pair:
     """By Knuth's sum. Terms that cancel leave a second number that is not small beside the first."""
+    if a[0].graph.nodes[a[0].place].name == "constant":
+        a, b = b, a  # XLA makes x of (1 + x) - 1
     total = a[0] + b[0]
     back = total - a[0]
     rest = (a[0] - (total - back)) + (b[0] - back)
@@ -299,13 +305,14 @@ def _added(a: Pair, b: Pair) -> Pair:
 
 
 def _halves(value: Traced) -> tuple[Traced, Traced]:
+    """The upper 12 digits of a number, and the others."""
     node = value.graph.nodes[value.place]
     if node.name == "constant":
-        shifted = _single(node.number * _SPLIT)
-        first = _single(shifted - _single(shifted - node.number))
+        half = node.number / 2
+        first = (_single(half + node.number / _SPLIT) - half) * _SPLIT
         return value.graph.constant(first), value.graph.constant(node.number - first)
-    shifted_value = value * _SPLIT
-    upper = shifted_value - (shifted_value - value)
+    half_value = value * 0.5
+    upper = ((half_value + value * (1 / _SPLIT)) - half_value) * _SPLIT
     return upper, value - upper
 
 
@@ -313,24 +320,28 @@ def _single(number: float) -> float:
     return torch.tensor(number, dtype=torch.float64).float().item()
 
 
-def _lost(product: Traced, a: Traced, b: Traced) -> Traced:
-    """What rounding took from a*b."""
+def _product(a: Traced, b: Traced) -> Pair:
+    """a*b from products of halves, which are exact: it is the same where * and + become one operation."""
+    if _is_power_of_two(a) or _is_power_of_two(b):
+        return a * b, None
     (a1, a2), (b1, b2) = _halves(a), _halves(b)
-    return ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+    first, others = a1 * b1, (a1 * b2 + a2 * b1) + a2 * b2
+    total = first + others
+    rest = (first - total) + others
+    # Halves of an infinity are NaN, and of a zero they lose the sign.
+    return _op(a.graph, "where", _op(a.graph, "abs", total) > 0.0, total, a * b), rest
 
 
 def _multiplied(a: Pair, b: Pair) -> Pair:
-    product = a[0] * b[0]
-    cross = _plus(_times(a[0], b[1]), _times(b[0], a[1]))
-    if _is_power_of_two(a[0]) or _is_power_of_two(b[0]):
-        return product, cross
-    return product, _plus(_lost(product, a[0], b[0]), cross)
+    product, rest = _product(a[0], b[0])
+    return product, _plus(rest, _plus(_times(a[0], b[1]), _times(b[0], a[1])))
 
 
 def _divided(a: Pair, b: Pair) -> Pair:
     quotient = a[0] / b[0]
-    product = quotient * b[0]
-    rest = (a[0] - product) - _lost(product, quotient, b[0])
+    product, lost = _product(quotient, b[0])
+    rest = a[0] - product
+    rest = rest if lost is None else rest - lost
     rest = rest if a[1] is None else rest + a[1]
     rest = rest if b[1] is None else rest - quotient * b[1]
     return quotient, rest / b[0]
@@ -338,8 +349,9 @@ def _divided(a: Pair, b: Pair) -> Pair:
 
 def _root(graph: Graph, a: Pair) -> Pair:
     root = _op(graph, "sqrt", a[0])
-    square = root * root
-    rest = (a[0] - square) - _lost(square, root, root)
+    square, lost = _product(root, root)
+    rest = a[0] - square
+    rest = rest if lost is None else rest - lost
     rest = rest if a[1] is None else rest + a[1]
     return root, rest / (2.0 * root)
 
