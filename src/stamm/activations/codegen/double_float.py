@@ -1,9 +1,9 @@
 """Graphs in float32 whose roundings spoil the result, with the operations at fault in pairs of float32.
 
-A pair is a number and what rounding took from it (Dekker 1971, Knuth's sum): sums exact to 48 bits,
-products to 35, by operations that every language has. An elementary function takes the sum of a pair to first order; its own error remains.
-Which operations are in pairs is measured: the fewest that `compensated` finds to keep a result within
-the error of an input that is off by a few ulp.
+A pair is a number and what rounding took from it (Dekker 1971, Knuth's sum): sums are exact to 48
+bits and products to 35, by operations that every language has. An elementary function takes the
+second number of a pair to first order; its own error remains. Which operations are in pairs is
+measured: as few as keep a result within what the roundings of its functions alone make of it.
 """
 
 from __future__ import annotations
