@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from stamm.activations.catalog import get
-from stamm.activations.codegen.double_float import compensated, computed, in_pairs
 from stamm.activations.emitters.program import SHORT, program_of
 from stamm.activations.emitters.verb import TARGETS
+from stamm.activations.fused.double_float import compensated, computed, in_pairs
 from stamm.activations.fused.graph import Graph, Node
 
 

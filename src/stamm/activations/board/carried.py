@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stamm.activations.board.targets import Case
-from stamm.activations.codegen.double_float import (
+from stamm.activations.fused.double_float import (
     FUNCTIONS,
     applied,
     operands_of,

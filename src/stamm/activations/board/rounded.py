@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from stamm.activations.board.targets import Case
-from stamm.activations.codegen.double_float import computed
+from stamm.activations.fused.double_float import computed
 
 
 def correctly_rounded(case: Case) -> list[Tensor]:

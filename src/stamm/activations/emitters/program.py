@@ -11,8 +11,8 @@ from functools import cached_property, lru_cache
 
 import torch
 
-from stamm.activations.codegen.double_float import compensated, divided_first, rewritten
 from stamm.activations.codegen.kernel_lookup import Kernel, kernel_of
+from stamm.activations.fused.double_float import compensated, divided_first, rewritten
 from stamm.activations.fused.graph import Graph, Node, Traced
 from stamm.activations.fused.passes import Fixed, PassName, graph_of
 from stamm.activations.primitives import coefficients
