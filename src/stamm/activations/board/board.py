@@ -253,40 +253,40 @@ class _Targets:
         outcomes = run.run([case for case in cases if isinstance(case, Case)])
         rows: list[TargetRow] = []
         wrong: list[tuple[int, Case, list[Tensor]]] = []  # more than correct rounding
-        for place, case in enumerate(cases):
-            spec = self.specs[place]
+        for index, case in enumerate(cases):
+            spec = self.specs[index]
             outcome: Outcome = case if isinstance(case, StammError) else next(outcomes)
             if isinstance(outcome, StammError):
                 rows.append(TargetRow(target=name, entry=spec.name, problem=outcome.line()))
                 continue
-            values = spec.initial_values() | self.parameters[place]
-            rows.append(_target_row(name, spec, self.measured[place], values, outcome))
+            values = spec.initial_values() | self.parameters[index]
+            rows.append(_target_row(name, spec, self.measured[index], values, outcome))
             if isinstance(case, Case) and rows[-1].ulp > 1:
-                wrong.append((place, case, outcome))
+                wrong.append((index, case, outcome))
         sampled = [
-            replace(case, given=tuple(x[: len(self.measured[place].x)][::_SAMPLED] for x in case.given))
-            for place, case, _ in wrong
+            replace(case, given=tuple(x[: len(self.measured[index].x)][::_SAMPLED] for x in case.given))
+            for index, case, _ in wrong
         ]  # fmt: skip
         allowed = carried(sampled, lambda given: _own(target, run, given))
-        for (place, _, outcome), results in zip(wrong, allowed, strict=True):
+        for (index, _, outcome), results in zip(wrong, allowed, strict=True):
             most = max(
-                beyond(self.measured[place], error.quantity, result, own, _SAMPLED)
-                for error, result, own in zip(rows[place].errors, outcome, results, strict=True)
+                beyond(self.measured[index], error.quantity, result, own, _SAMPLED)
+                for error, result, own in zip(rows[index].errors, outcome, results, strict=True)
             )
-            rows[place] = replace(rows[place], beyond=most)
+            rows[index] = replace(rows[index], beyond=most)
         yield from rows
 
     def short(self, ran: Sequence[tuple[EmissionTarget, TargetRun]]) -> Iterator[ShortRow]:
         """A row for each target, entry and dtype of 16 bits."""
         for dtype, first in itertools.product(SHORT_DTYPES, range(0, len(self.specs), _TOGETHER)):
-            places = range(first, min(first + _TOGETHER, len(self.specs)))
-            inputs = {place: self._short_inputs(place, dtype) for place in places}
+            indices = range(first, min(first + _TOGETHER, len(self.specs)))
+            inputs = {index: self._short_inputs(index, dtype) for index in indices}
             for target, run in ran:
                 yield from self._short_rows(target, run, dtype, inputs)
 
-    def _short_inputs(self, place: int, dtype: torch.dtype) -> Inputs:
+    def _short_inputs(self, index: int, dtype: torch.dtype) -> Inputs:
         """Every finite number of the dtype."""
-        spec, own = self.specs[place], self.parameters[place]
+        spec, own = self.specs[index], self.parameters[index]
         return inputs_of(spec, dtype, spec.initial_values() | own, count=0)
 
     def _short_rows(
@@ -297,18 +297,18 @@ class _Targets:
         inputs: Mapping[int, Inputs],
     ) -> Iterator[ShortRow]:
         cases: dict[int, Case] = {}
-        for place, measured in inputs.items():
-            program, own = self.programs[place], self.parameters[place]
-            with suppress(StammError):  # refused, which its row in float32 says
+        for index, measured in inputs.items():
+            program, own = self.programs[index], self.parameters[index]
+            with suppress(StammError):  # refused, as its row in float32 states
                 text = _text(program, target)
-                cases[place] = Case(program, text, measured.given, (*own.values(),))
-        for place, outcome in zip(cases, run.run(list(cases.values())), strict=True):
-            entry = self.specs[place].name
+                cases[index] = Case(program, text, measured.given, (*own.values(),))
+        for index, outcome in zip(cases, run.run(list(cases.values())), strict=True):
+            entry = self.specs[index].name
             row = ShortRow(target=run.target, entry=entry, dtype=dtype_name(dtype))
             if isinstance(outcome, StammError):
                 yield replace(row, problem=outcome.line())
             else:
-                yield short_row(row, inputs[place], outcome)
+                yield short_row(row, inputs[index], outcome)
 
     def _primitives(self, target: EmissionTarget, run: TargetRun) -> Iterator[PrimitiveRow]:
         cases, names = [], []
@@ -382,10 +382,10 @@ def _program_of(function: str) -> Program:
                 dtype=torch.float32 if dtype == SHORT else dtype, inputs=weights + len(inputs)
             )
             read = [graph.add(Node("input", number=k)).place for k in range(graph.inputs)]
-            place = graph.add(Node(function, tuple(read[weights:]))).place
-            graph.outputs = (place,) * (len(inputs) if weights else 1)
+            index = graph.add(Node(function, tuple(read[weights:]))).place
+            graph.outputs = (index,) * (len(inputs) if weights else 1)
             graphs[name][dtype] = graph
-    # Its own graphs in place of those of a spec.
+    # Its own graphs in index of those of a spec.
     vars(program).update(name=f"only_{function}_", inputs=inputs, **graphs)
     return program
 

@@ -1,4 +1,4 @@
-"""What the errors of a runtime's elementary functions alone make of a value or gradient."""
+"""Values and gradients with no errors but those of a runtime's elementary functions."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def carried(cases: Sequence[Case], own: OwnFunctions) -> list[list[Tensor]]:
     results: list[list[Tensor]] = [[] for _ in cases]
     waiting: dict[int, list[Call]] = {}
 
-    def advance(place: int, answers: list[Tensor] | None) -> None:
+    def advance(index: int, answers: list[Tensor] | None) -> None:
         try:
-            waiting[place] = walks[place].send(answers)
+            waiting[index] = walks[index].send(answers)
         except StopIteration as ended:
-            waiting.pop(place, None)
-            results[place] = ended.value
+            waiting.pop(index, None)
+            results[index] = ended.value
 
-    for place in range(len(walks)):
-        advance(place, None)
+    for index in range(len(walks)):
+        advance(index, None)
     while waiting:
         asked: dict[str, list[list[Tensor]]] = defaultdict(list)
         for calls in waiting.values():
@@ -55,8 +55,8 @@ def carried(cases: Sequence[Case], own: OwnFunctions) -> list[list[Tensor]]:
             exact = getattr(torch, name)(*(u.double() for u in operands))
             sizes = [len(call[0]) for call in asked[name]]
             answers[name] = iter(torch.split(answered.get(name, exact), sizes))
-        for place, calls in list(waiting.items()):
-            advance(place, [next(answers[name]) for name, _ in calls])
+        for index, calls in list(waiting.items()):
+            advance(index, [next(answers[name]) for name, _ in calls])
     return results
 
 
@@ -78,25 +78,25 @@ def _computed(
     graph: Graph, inputs: Sequence[Tensor], parameters: Sequence[Tensor]
 ) -> Generator[list[Call], list[Tensor] | None, list[Tensor]]:
     values: dict[int, Tensor] = {}
-    left = graph.needed()
-    while left:
+    remaining = graph.needed()
+    while remaining:
         ready: list[tuple[int, str, list[Tensor]]] = []
         later: list[int] = []
-        for place in left:
-            node = graph.nodes[place]
+        for index in remaining:
+            node = graph.nodes[index]
             if any(taken not in values for taken in node.takes):
-                later.append(place)
+                later.append(index)
                 continue
             operands = operands_of(node, values, inputs, parameters)
             if node.name in FUNCTIONS and any(u.dim() for u in operands):
                 longest = max((u.shape for u in operands), key=len)
-                ready.append((place, node.name, [u.expand(longest) for u in operands]))
+                ready.append((index, node.name, [u.expand(longest) for u in operands]))
             else:
-                values[place] = applied(graph, node, operands)
-        left = later
+                values[index] = applied(graph, node, operands)
+        remaining = later
         if ready:
             answers = yield [(name, [u.float() for u in operands]) for _, name, operands in ready]
             assert answers is not None
-            for (place, name, operands), answer in zip(ready, answers, strict=True):
-                values[place] = with_error_of(name, operands, answer)
-    return [values[place] for place in (*graph.outputs, *graph.sums)]
+            for (index, name, operands), answer in zip(ready, answers, strict=True):
+                values[index] = with_error_of(name, operands, answer)
+    return [values[index] for index in (*graph.outputs, *graph.sums)]

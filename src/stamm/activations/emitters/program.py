@@ -64,7 +64,7 @@ class Program:
     def forward(self) -> Mapping[torch.dtype, Graph]:
         """The graph by computing dtype: inputs, parameters -> f(x), or f(gate) h(up).
 
-        In float32 it is `compensated`. For SHORT, numbers of 16 bits, it is in float32 as it stands.
+        In float32 it is `compensated`. For SHORT, numbers of 16 bits, it is in float32 without pairs.
 
         Raises   ConfigError as `scalar_graph`, and when the spec cannot be integrated
         """

@@ -107,7 +107,7 @@ def operands_of(
     inputs: Sequence[Tensor],
     parameters: Sequence[Tensor],
 ) -> list[Tensor]:
-    """What a node takes; of an input or parameter itself."""
+    """The values that a node takes; of an input or parameter its own value."""
     if node.name in ("input", "parameter"):
         return [(inputs if node.name == "input" else parameters)[int(node.number)]]
     return [values[taken] for taken in node.takes]
@@ -170,8 +170,8 @@ def compensated(graph: Graph, wide: Graph, parameters: Sequence[float], *, weigh
     if not spoilt:
         return graph
     chosen = [
-        place for place in _results(graph, spoilt).needed()
-        if graph.nodes[place].name not in ("input", "parameter")
+        index for index in _results(graph, spoilt).needed()
+        if graph.nodes[index].name not in ("input", "parameter")
     ]  # fmt: skip
     after = errors.of(in_pairs(graph, chosen), spoilt)
     limits = [max(ALLOWED, error * _ALMOST) for error in after]
@@ -195,7 +195,7 @@ def _results(graph: Graph, kept: Sequence[int]) -> Graph:
 
 
 class _Errors:
-    """What a graph in float32 errs, at inputs of all magnitudes and evenly between -2 and 2, and -20 and 20."""
+    """Errors of a graph in float32, at inputs of all magnitudes and evenly between -2 and 2, and -20 and 20."""
 
     def __init__(self, wide: Graph, parameters: Sequence[float], weights: int) -> None:
         sizes = torch.logspace(-6, 2, 256, dtype=torch.float64)
