@@ -22,8 +22,11 @@ from torch import Tensor, nn
 from bench.gpu_training import ARMS as TRAINED
 from bench.linear_cross_entropy import ARMS, DROPPED, Loss, step
 from stamm.activations.benchmark import Quantiles, Timed, clock_of, in_turns, quantiles
+from stamm.activations.board.board import QUICK, ROUNDED, measure_board
 from stamm.activations.catalog import ENTRIES, get
+from stamm.activations.catalog.registry import names
 from stamm.activations.codegen.kernel_lookup import kernel_of
+from stamm.activations.emitters.verb import TARGETS
 from stamm.activations.module import GatedActivation, build_activation
 from stamm.activations.module.ops import operation_of
 from stamm.activations.spec import Gated
@@ -35,6 +38,7 @@ ARM_SECONDS = 240  # of training, compilation included
 WARM_UP = 2  # rounds that are not counted
 PRICED = ("xielu", "prelu", "swish_beta")
 GATED = ("swiglu", "xielu_glu")
+EMITTED = ("triton", "cuda")
 LIGER = "liger_kernel.transformers.fused_linear_cross_entropy:LigerFusedLinearCrossEntropyLoss"
 AGREE = 2e-2  # relative, in the Euclidean norm: two paths in bfloat16
 FIRST_CALL = """
@@ -74,6 +78,7 @@ BLOCK = Limit(at_most=1.02)
 NOT_SLOWER = Limit(at_most=1.0)
 HALF = Limit(at_most=0.5)
 FIRST = Limit(of="p50", at_most=2.0)  # seconds
+ALL_PASS = Limit(of="failed", at_most=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,6 +393,45 @@ def training(setting: Setting) -> Iterator[Result]:
         )
 
 
+def emitted(setting: Setting) -> Iterator[Result]:
+    """Texts of `stamm emit`, run on the device: errors beside the correctly rounded float32 graph."""
+    targets = {name: TARGETS[name] for name in EMITTED}
+    record = measure_board(
+        {},
+        targets,
+        entries=QUICK if setting.is_quick else names(),
+        count=2**12 if setting.is_quick else 2**13,
+        compiled=False,
+        log=lambda line: print(line, flush=True),
+    )
+    rows = {(row.target, row.entry): row for row in record.target_rows}
+    for runtime in record.targets:
+        own = [row for row in record.target_rows if row.target == runtime.name]
+        ran = [row for row in own if not row.problem]
+        near = [r for r in ran if r.ulp <= rows[ROUNDED, r.entry].ulp + 1]
+        problems = {row.entry: row.problem for row in own if row.problem}
+        functions = {
+            p.function: [p.ulp, p.at] for p in record.primitives if p.target == runtime.name
+        }
+        yield Result(
+            benchmark="emitted text",
+            case=f"{runtime.name}: {len(own)} entries, {runtime.how}",
+            shape=(record.inputs,),
+            dtype="float32",
+            told=f"{len(near)} within 1 ulp of the rounded graph, {sum(r.stable <= 4 for r in ran)}"
+            f" stable within 4, {len(problems)} did not run",
+            limit=None if runtime.name == ROUNDED else ALL_PASS,
+            not_run=runtime.problem or None,
+            more={
+                "failed": len(problems),
+                "problems": problems,
+                "functions": functions,
+                "version": runtime.version,
+                "entries": {row.entry: [row.ulp, row.stable, list(row.special)] for row in ran},
+            },
+        )
+
+
 BENCHMARKS: dict[str, Callable[[Setting], Iterator[Result]]] = {
     "pointwise": pointwise,
     "price": price,
@@ -395,6 +439,7 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Result]]] = {
     "block": block,
     "loss": loss,
     "first_call": first_call,
+    "emitted": emitted,
     "training": training,
 }
 

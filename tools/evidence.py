@@ -1,4 +1,4 @@
-"""Write docs/evidence.md and docs/images/evidence.svg from docs/evidence/claims.json and the committed results that it names.
+"""Write docs/evidence.md, docs/images/evidence.svg and compare/spreads.json from docs/evidence/claims.json and the committed results that it names.
 
     python -m tools.evidence
     python -m tools.evidence memorization RUN [RUN ...] > docs/evidence/memorization.json
@@ -30,12 +30,14 @@ from stamm.base.files import write_text
 from stamm.base.units import count_text
 from stamm.compare.sizes import SizePoint, slope_of
 from stamm.statistics.intervals import differences, interval
+from stamm.statistics.power import pooled_spread
 from stamm.statistics.sequential import shares_of
 from stamm.statistics.student_t import t_quantile
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "evidence.md", ROOT / "docs" / "evidence"
 PLOT = ROOT / "docs" / "images" / "evidence.svg"
+SPREADS = ROOT / "src" / "stamm" / "compare" / "spreads.json"
 _PLOT_STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#222}.claim{font-weight:600}.head{fill:#f0f2f5}"
     ".tick{text-anchor:middle;fill:#555}path,circle{stroke-width:2;fill:none}.grid{stroke:#e3e6ea;stroke-width:1}"
@@ -245,6 +247,40 @@ def _bits_by_seed(found: Mapping[str, Any]) -> dict[str, dict[int, float]]:
     }
 
 
+def spreads(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """Rows of compare/spreads.json: the pooled spread over seeds of each comparison that claims.json names."""
+    rows = []
+    for name in sorted(
+        {name for claim in _read(folder / "claims.json") for name in _results(claim)}
+    ):
+        read = _read(folder / name)
+        lines = read.get("lines", []) if isinstance(read, dict) else []
+        if not lines or "by_seed" not in read:
+            continue
+        spread = pooled_spread(_bits_by_seed(read), read["baseline"], ())
+        if spread is None:
+            continue
+        base = next(line for line in lines if line["name"] == read["baseline"])
+        rows.append(
+            {
+                "study": name.removesuffix(".json"),
+                "parameters": base["parameters"],
+                "tokens": round(base["tokens"]),
+                "seeds": spread.seeds,
+                "arms": [read["baseline"], *spread.arms],
+                "value": spread.value,
+                "low": spread.low,
+                "high": spread.high,
+            }
+        )
+    return rows
+
+
+def _results(claim: Mapping[str, Any]) -> list[str]:
+    named = [claim.get("result") or "", *claim.get("results", ())]
+    return [name for name in named if name]
+
+
 def _seeds_of_pair(claim: Mapping[str, Any], found: Mapping[str, Any]) -> int:
     """Seeds of the last pair."""
     bits = _bits_by_seed(found)
@@ -421,3 +457,4 @@ if __name__ == "__main__":
     else:
         write_text(PAGE, page())
         write_text(PLOT, plot())
+        write_text(SPREADS, json.dumps(spreads(), indent=1) + "\n")

@@ -4,9 +4,11 @@ The public interface for Python, imported on first use: `import stamm` loads no 
 
     run, compare, search             execute a recipe, a comparison, a search
     evaluate, audit, observe         measure trained models
+    steer, steered, patch_grid       steering vectors; a model with one; what activations carry, by layer and position
     sample, score                    completions of prompts; rewards of answers
     export, release, verify, report  write a model, a release, a page; check a release
     derive, emit, check              an activation from its gradient, in other languages; proofs and accuracy
+    check_claim, compare_samples     loss logs, and logs of single items, of other projects
     like                 the known activations that a function equals, or is near
     open_run             read a run folder
     swap, parameter_groups, StammCallback            an activation in any model of transformers, and its training
@@ -43,13 +45,17 @@ if TYPE_CHECKING:
     from stamm.align.verb import sample, score
     from stamm.audit.verb import audit
     from stamm.base.errors import ConfigError, DataError, RunError, StammError
+    from stamm.compare.claim import check_claim
     from stamm.compare.verb import compare
+    from stamm.evaluate.log_comparison import compare_samples
     from stamm.evaluate.verb import evaluate
     from stamm.export.verb import export
     from stamm.losses.config import Goldfish
     from stamm.losses.goldfish import keep_mask as goldfish_mask
     from stamm.losses.linear_cross_entropy import linear_cross_entropy
     from stamm.models.generate import greedy as generate
+    from stamm.models.steering import steered
+    from stamm.observe.patch import patch_grid
     from stamm.observe.verb import observe
     from stamm.recipes.execute import run
     from stamm.recipes.ledger import ledger, open_pack
@@ -60,6 +66,7 @@ if TYPE_CHECKING:
     from stamm.reports.verb import report
     from stamm.runs.metrics import read_metrics
     from stamm.search.verb import search
+    from stamm.steer.verb import steer
     from stamm.swap.callback import StammCallback
     from stamm.swap.shapes import parameter_groups
     from stamm.swap.verb import swap
@@ -83,7 +90,9 @@ __all__ = [
     "activations",
     "audit",
     "check",
+    "check_claim",
     "compare",
+    "compare_samples",
     "derive",
     "emit",
     "evaluate",
@@ -98,6 +107,7 @@ __all__ = [
     "open_pack",
     "open_run",
     "parameter_groups",
+    "patch_grid",
     "read_metrics",
     "recipes",
     "release",
@@ -106,12 +116,14 @@ __all__ = [
     "sample",
     "score",
     "search",
+    "steer",
+    "steered",
     "swap",
     "verify",
 ]
 
 # Packages whose name is that of a verb, of which NAME/verb.py has the function.
-_VERBS = ("audit", "compare", "evaluate", "export", "observe", "release", "search", "swap")
+_VERBS = ("audit", "compare", "evaluate", "export", "observe", "release", "search", "steer", "swap")
 # Public name -> module, or module:name where the name differs.
 _MODULE_OF = {
     "ConfigError": "base.errors",
@@ -126,6 +138,8 @@ _MODULE_OF = {
     "Tokenizer": "tokenizer.tokenizer",
     "activation": "activations.module:build_activation",
     "check": "activations.conformance.verb",
+    "check_claim": "compare.claim",
+    "compare_samples": "evaluate.log_comparison",
     "derive": "activations.verb",
     "emit": "activations.emitters.verb",
     "generate": "models.generate:greedy",
@@ -137,11 +151,13 @@ _MODULE_OF = {
     "open_pack": "recipes.ledger",
     "open_run": "recipes.run_folder",
     "parameter_groups": "swap.shapes",
+    "patch_grid": "observe.patch",
     "read_metrics": "runs.metrics",
     "report": "reports.verb",
     "run": "recipes.execute",
     "sample": "align.verb",
     "score": "align.verb",
+    "steered": "models.steering",
     "verify": "release.verification",
 }
 _PACKAGES = ("activations", "recipes", *_VERBS)

@@ -58,6 +58,12 @@ QUICK: dict[str, list[tuple[str, str]]] = {
         )
     ],
     "cpu": [("--quick --capability native --only attention --out OUT", "attention: ")],
+    "decode": [
+        (
+            "--models llama --sizes tiny --rows 1 --rounds 1 --tokens 2",
+            r"llama tiny +1 +\d+\.\d{3} +\d+\.\d{3} +\d+\.\d{3} +\d+\.\d\d",
+        )
+    ],
     "dedup": [
         ("recall MADE/texts.jsonl", r'"recall": 1\.0'),
         ("recall DEMO/rights.jsonl.zst --sample 20", r'"joined": 0\}'),
@@ -76,6 +82,9 @@ QUICK: dict[str, list[tuple[str, str]]] = {
     "gpu_training": [("xielu --device cpu --quick", r'"tokens_per_s": \[\d')],
     "linear_cross_entropy": [("--quick", r"float32 +[\d,.]+ +[\d,.]+")],
     "optimizer": [("--quick", r"fused +\d+\.\d\d +1\.00")],
+    "patching": [
+        ("--quick --rounds 1", r"shared \d+\.\d\d and \d+\.\d\d times as fast; \d\.\de-0\d apart")
+    ],
     "pii": [("--corpus DEMO/rights.jsonl.zst", r"stamm +email 1\.000[^$]*phone +\d+\.\d MB/s")],
     "plan_time": [("--cases small --seconds 0.01 --threads 1 --no-compile", r"small +12 +\d+\.\d")],
     "robots": [("--addresses 2", r"\d   shuffled\n")],
@@ -86,6 +95,7 @@ QUICK: dict[str, list[tuple[str, str]]] = {
         )
     ],
     "sizes": [("--quick", r"silu float32 both 2\^3: stamm, exact \d")],
+    "sparse_decode": [("--sizes tiny --rounds 1", r"tiny +gated +0\.1 +\d+\.\d{3} +\d+\.\d\d")],
     "start": [("--rounds 1", r"stamm ls recipes +\d\.\d{3} s")],
     "tokenizer": [("--quick", r"hostile strings: \d+ the quick way, 0 with other ids")],
     "trainers": [
@@ -105,6 +115,7 @@ ELSEWHERE = {
     "corpus_stamm": "tests/cli/test_benchmarks.py",  # the half of "corpus" that is run above
     "gpu_page": "tests/house/test_gpu_page.py",
     "plan_memory": "tests/unit/pretrain/test_plan_benches.py",
+    "replay": "tests/unit/release/test_replay.py",
 }
 LEFT_OUT = {
     "corpus_datatrove": "the other half: needs an interpreter with datatrove, which the tests do not have",

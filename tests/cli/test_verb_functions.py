@@ -23,7 +23,7 @@ from tests.unit.release.conftest import finished_run
 
 NAMES = (
     "audit", "check", "compare", "derive", "emit", "evaluate", "export", "observe", "release", "report", "run", "sample",
-    "score", "search", "verify",
+    "score", "search", "steer", "verify",
 )  # fmt: skip
 # How results are printed, which a function leaves to its caller.
 PRINTING = {"help", "json"}

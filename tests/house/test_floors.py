@@ -23,7 +23,7 @@ FLOORS = (
     ("optim", "models", "corpus"),
     ("engine", "evaluate", "audit", "observe", "export"),
     ("pretrain",),
-    ("adapt", "release", "compare", "align", "swap"),
+    ("adapt", "release", "compare", "align", "swap", "steer"),
     ("search",),
     ("reports",),
     ("recipes",),

@@ -1,7 +1,7 @@
 """Audit one trained decoder for memorization of planted passages and canaries.
 
-Reads    model (a stored decoder or a Hugging Face folder), tokenizer, and corpus (its probes.json) or
-         the passages of the configuration; reference and reference_tokenizer where there are
+Reads    model (a stored decoder or a Hugging Face folder), tokenizer, and corpus (its probes.json),
+         passages (a file of an earlier step) or the passages of the configuration; reference and reference_tokenizer where there are
 Leaves   memorization.json, continuations.jsonl (passages of books), canaries.jsonl, grid.json,
          grid_points.jsonl, membership.json, membership_scores.jsonl; safety.json where asked for
 """
@@ -67,7 +67,8 @@ def run(config: AuditConfig, workspace: Workspace) -> None:
     of other weights are moved to a folder beside.
     """
     inputs, progress = workspace.inputs, workspace.progress
-    planted = read_own(Path(config.passages)) if config.passages else read_planted(inputs["corpus"])
+    own = inputs.get("passages") or (Path(config.passages) if config.passages else None)
+    planted = read_own(own) if own else read_planted(inputs["corpus"])
     set_determinism(config.threads)
     model = _open(inputs, "model", "tokenizer")
     check_finite(dict(model.decoder.named_parameters()))

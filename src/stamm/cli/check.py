@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stamm.base.errors import visible
+from stamm.base.errors import ConfigError, visible
 from stamm.base.shutdown import interrupt_delayed
 from stamm.cli.arg_types import text
-from stamm.cli.output import print_json, print_table
+from stamm.cli.output import print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from stamm.activations.board.records import BoardRecord
     from stamm.activations.conformance.check import ActivationReport
     from stamm.activations.conformance.verdict import VerdictTable
+    from stamm.compare.claim import ClaimReport
     from stamm.corpus.goldfish_check import GoldfishReport
     from stamm.losses.mask_statistics import Coverage
+    from stamm.statistics.estimates import MeanInterval
 
+CLAIM = "claim"
 _SHOWN = 20  # languages in the table; JSON has all of them
 _HEADER = (
     "",
@@ -39,7 +42,8 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.usage = (
         "stamm check NAME [flags]\n       stamm check --all\n"
         "       stamm check --board [--quick] [--out FOLDER] [--json]\n"
-        "       stamm check goldfish PACK_OR_RUN [key=value ...] [--json]"
+        "       stamm check goldfish PACK_OR_RUN [key=value ...] [--json]\n"
+        "       stamm check claim LOGS ... [against=LOGS] [target=3.28] [records=N] [--json]"
     )
     parser.add_argument(
         "name",
@@ -103,6 +107,8 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def run(options: argparse.Namespace, verb: str) -> int:
     """Run the check; returns 0 when everything passes, else 1."""
+    if options.name == CLAIM:
+        return _check_claim(options)
     with interrupt_delayed():
         from stamm.activations.conformance.verb import check
     report = check(
@@ -128,6 +134,89 @@ def run(options: argparse.Namespace, verb: str) -> int:
     elif not options.all:
         _print_activation(report.activations[0])
     return 0 if report.passed else 1
+
+
+def _check_claim(options: argparse.Namespace) -> int:
+    from stamm.compare.claim import check_claim
+
+    unread = [
+        flag
+        for flag, value in (
+            ("--against", options.against), ("--golden", options.golden), ("--quick", options.quick),
+            ("--write-golden", options.write_golden), ("--all", options.all), ("--board", options.board),
+            ("--out", options.out),
+        )
+        if value
+    ]  # fmt: skip
+    logs = [word for word in options.rest if "=" not in word]
+    settings = dict(word.split("=", 1) for word in options.rest if "=" in word)
+    unread += [name for name in settings if name not in ("against", "target", "records", "metric")]
+    if unread:
+        raise ConfigError(
+            f"{', '.join(unread)} is not read here",
+            fix="stamm check claim LOGS ... [against=LOGS,LOGS] [target=3.28] [records=N] [metric=val_bpb]",
+        )
+    report = check_claim(
+        *logs,
+        against=settings["against"].split(",") if settings.get("against") else (),
+        target=_number(float, settings, "target"),
+        records=1 if "records" not in settings else _number(int, settings, "records"),
+        metric=settings.get("metric", ""),
+    )
+    if options.json:
+        print_json(report.plain())
+    else:
+        _print_claim(report)
+    return 0 if report.passed else 1
+
+
+def _number(kind: type[float] | type[int], settings: Mapping[str, str], name: str) -> Any:
+    if name not in settings:
+        return None
+    try:
+        return kind(settings[name])
+    except ValueError:
+        raise ConfigError(f"{name} = {settings[name]!r} is not a number", fix=f"{name}=3") from None
+
+
+def _print_claim(report: ClaimReport) -> None:
+    runs = f"{report.runs} independent runs of {report.files} logs"
+    spread = "" if report.standard_deviation is None else f", s {report.standard_deviation:.5f}"
+    rows = [(report.metric, runs, f"{_interval(report.mean)}{spread}")]
+    if report.target is not None:
+        rows.append((f"below {report.target:g}", _shown(report.p_target), _p(report.p_target)))
+    if report.difference is not None:
+        told = f"{_interval(report.difference)}, {_p(report.p_difference)}"
+        rows.append((f"minus {report.others} others", _shown(report.p_difference), told))
+    if report.smallest is not None:
+        rows.append(
+            (
+                "smallest difference",
+                "two such sets of runs, power 0.8, 99 %",
+                f"{report.smallest:.5f}",
+            )
+        )
+    print_table(("", "", ""), rows, wrap=True)
+    if report.records > 1:
+        print_text("", f"p is multiplied by {report.records} recipes tried (Bonferroni).")
+    for first, second in report.repeated[:_SHOWN]:
+        print_text(
+            f"FAILED {visible(second)} has the losses of {visible(first)}: the same run or seed, counted once"
+        )
+
+
+def _interval(mean: MeanInterval) -> str:
+    if mean.low is None or mean.high is None:
+        return f"{mean.mean:.5f}, one run: no interval"
+    return f"{mean.mean:.5f} ({mean.low:.5f} to {mean.high:.5f})"
+
+
+def _shown(p: float | None) -> str:
+    return "shown at 99 %" if p is not None and p < 0.01 else "not shown at 99 %"
+
+
+def _p(p: float | None) -> str:
+    return "no p from one run" if p is None else f"p {p:.3g}"
 
 
 def _ignore(line: str) -> None:

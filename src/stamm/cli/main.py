@@ -171,6 +171,16 @@ VERBS: tuple[Verb, ...] = (
         ),
     ),
     Verb(
+        "steer",
+        "stamm.cli.steer",
+        "fit steering vectors, measure effect and price beside random directions; files for llama.cpp",
+        (
+            "stamm steer runs/demo/arms/xielu positive=german.jsonl negative=english.jsonl",
+            "stamm steer models/Qwen3-0.6B positive=a.jsonl negative=b.jsonl method=probe kl=0.1",
+            "stamm steer runs/demo/arms/xielu positive=a.jsonl negative=b.jsonl --dry-run",
+        ),
+    ),
+    Verb(
         "audit",
         "stamm.cli.model_verbs",
         "measure memorization of planted passages against a never-trained control",
@@ -247,7 +257,7 @@ VERBS: tuple[Verb, ...] = (
         (
             "stamm verify release",
             "stamm verify release --all --json",
-            "stamm verify release --key public.pem",
+            "stamm verify release --replay 3 --pack runs/demo/pack",
         ),
     ),
     Verb(

@@ -221,6 +221,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("time", _time_text(facts["time"])),
         ("disk", f"{bytes_text(disk['checkpoint'])} a checkpoint, {bytes_text(disk['checkpoints_kept'])} kept, {bytes_text(disk['checkpoints_at_most'])} at most; {bytes_text(disk['tokens'])} of tokens"),
         ("checkpoints", _checkpoints_text(facts["checkpoints"])),
+        ("forget", _forget_text(facts["forget"])),
         ("learning rate", _sparkline([point["rate"] for point in facts["learning_rate"]])),
         *(("note", note) for note in facts["notes"]),
         *(("warning", f"{w['what']}. {w['fix']}") for w in facts["warnings"]),
@@ -277,6 +278,16 @@ def _checkpoints_text(saves: dict[str, Any]) -> str:
     return (
         f"{text} = {seconds_text(saves['between_seconds'])}; training waits about"
         f" {seconds_text(saves['waits_seconds'])} each (assumed write speed: Apertus')"
+    )
+
+
+def _forget_text(forget: dict[str, Any]) -> str:
+    text = f"{forget['share']:.0%} of the steps are trained again to forget a document exactly, on average"
+    if forget["share"] - forget["share_kept"] < 0.02:
+        return text
+    return (
+        f"{text}; {forget['share_kept']:.0%} with engine.keep_every={forget['keep_every']}:"
+        f" {bytes_text(forget['bytes'])} more of checkpoints"
     )
 
 

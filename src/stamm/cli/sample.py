@@ -19,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     add_changes(
         parser,
         "prompts=FILE, n, temperature, top_k, top_p, max_new_tokens, seed, slots, "
-        "prompts_per_shard, engine, device",
+        "prompts_per_shard, engine, device, vector=FILE, strength, any_model",
     )
     parser.add_argument("--arm", type=text, help="the arm of a run with several")
     parser.add_argument(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from stamm.base.errors import visible
 from stamm.base.shutdown import interrupt_delayed
 from stamm.base.units import bytes_text
-from stamm.cli.arg_types import text
+from stamm.cli.arg_types import count, text
 from stamm.cli.output import print_json
 from stamm.release.checksums import SUMS
+
+if TYPE_CHECKING:
+    from stamm.release.verification import Verification
 
 _UNPROVED = (
     "Without a checked signature this shows damage and files that contradict each other, not who wrote the"
@@ -26,6 +32,21 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument(
         "--key", type=text, metavar="FILE", help="public key (PEM) that the signature must hold for"
     )
+    parser.add_argument(
+        "--replay",
+        type=count,
+        metavar="N",
+        help="train N segments between checkpoints again, and compare",
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="S", help="picks the segments (default: random)"
+    )
+    parser.add_argument(
+        "--pack",
+        type=text,
+        metavar="FOLDER",
+        help="packed corpus to replay on (default: run/pack of the release)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -33,7 +54,14 @@ def run(options: argparse.Namespace, verb: str) -> int:
     """Print the first problem, or all; exit 1 when there is one."""
     with interrupt_delayed():
         from stamm.release.verification import verify
-    verification = verify(options.folder, all=options.all, key=options.key)
+    verification = verify(
+        options.folder,
+        all=options.all,
+        key=options.key,
+        replay=options.replay,
+        seed=options.seed,
+        pack=options.pack,
+    )
     if options.json:
         print_json(
             {
@@ -44,9 +72,14 @@ def run(options: argparse.Namespace, verb: str) -> int:
                 ],
                 "complete": verification.complete,
                 "signature": verification.signature,
+                "replay": None
+                if (replayed := verification.replayed) is None
+                else {"seed": verification.seed, **asdict(replayed)},
             }
         )
         return 1 if verification.problems else 0
+    for line in _replay_lines(verification):
+        print(line)
     for problem in verification.problems:
         print(f"{visible(problem.file, 400)} {visible(problem.what, 400)}")
     if verification.problems:
@@ -69,3 +102,22 @@ def run(options: argparse.Namespace, verb: str) -> int:
     else:
         print(f"not signed. {_UNPROVED}")
     return 0
+
+
+def _replay_lines(verification: Verification) -> Iterator[str]:
+    """Lines on the segments that were trained again, and how they were compared."""
+    replayed = verification.replayed
+    if replayed is None:
+        return
+    k, n = len(replayed.picked), replayed.segments
+    for segment in replayed.picked:
+        same = "same bits" if not segment.deviation else f"{segment.deviation:.3%} apart"
+        result = "differs" if segment.problem else same
+        yield f"steps {segment.first + 1} to {segment.last}, trained again: {result}"
+    yield (
+        f"{k} of {n} segments, picked by seed {verification.seed}: one forged segment is found with"
+        f" probability {k}/{n}"
+    )
+    if replayed.differences:
+        shown = visible("; ".join(replayed.differences), 400)
+        yield f"Compared within a tolerance, since this machine computes with other bits: {shown}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stamm.base.config import assignments
 from stamm.base.errors import ConfigError
 from stamm.base.units import count_text
+from stamm.compare.spreads import nearest_study
 from stamm.engine.estimate import checkpoint_bytes
 from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
@@ -155,10 +156,7 @@ def power_lines(config: Comparison) -> list[str]:
         said[0] += f" {looks[-1]} seeds are few: {shown}."
     spread = _spread(config)
     if spread is None:
-        said.append(
-            "The standard deviation is not known: name a pilot, pilot=FOLDER (a comparison)."
-        )
-        return said
+        return [*said, _nearest_line(config, units)]
     said.append(
         f"Pilot {config.pilot}: {spread.value:.4f} bits per byte over {spread.seeds} seeds (95 % interval "
         f"{spread.low:.4f} to {spread.high:.4f}), so the plan shows {units * spread.value:.4f} "
@@ -176,6 +174,27 @@ def power_lines(config: Comparison) -> list[str]:
             f"A difference of {config.difference:g} needs {needed} seeds ({low} to {high}){cost}."
         )
     return said
+
+
+def _nearest_line(config: Comparison, units: float) -> str:
+    """The difference in bits per byte by the spread of the nearest finished study."""
+    run = config.runs()[config.baseline]
+    parameters = count_parameters(run.model).total
+    tokens = run.total_sequences() * run.context
+    if not tokens:
+        return (
+            "Without a length the difference in bits per byte is unknown: set pretrain.sequences."
+        )
+    study = nearest_study(parameters, tokens, tuple(arm.name for arm in config.arms))
+    size, length = parameters / study.parameters, tokens / study.tokens
+    away = f"; this plan has {size:.2g} times its parameters and {length:.2g} times its tokens"
+    return (
+        f"The nearest finished study, {study.study} ({count_text(study.parameters)} parameters, "
+        f"{count_text(study.tokens)} tokens, {study.seeds} seeds), has a standard deviation of "
+        f"{study.value:.4f} bits per byte ({study.low:.4f} to {study.high:.4f}), with which the plan shows "
+        f"{units * study.value:.4f}{'' if 0.9 < size < 1.1 and 0.9 < length < 1.1 else away}. "
+        "pilot=FOLDER takes a comparison of your own."
+    )
 
 
 def _spread(config: Comparison) -> Spread | None:

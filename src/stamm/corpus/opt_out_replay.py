@@ -88,7 +88,7 @@ def replay(config: ReplayConfig, workspace: Workspace) -> None:
         query.view("ledger", parts(corpus, "ledger"), union=True)
         duplicates = folder / "duplicates.json"
         deletions = Deletions(read_deletions(lists["deletions"].values()))
-        write_json(duplicates, _duplicates(query, deletions))
+        write_json(duplicates, kept_duplicates(query, deletions))
     index_snapshots(lists["robots"].values(), config.limits)
     common = {f"{role}.{name}": str(p) for role in lists for name, p in lists[role].items()}
     job = ShardedJob(
@@ -198,7 +198,7 @@ def _refusal(url: str, policies: ConsentPolicies) -> dict[str, str]:
     return {"reason": refusal.reason, "rule": refusal.rule, "agent": refusal.agent}
 
 
-def _duplicates(query: Query, deletions: Deletions) -> dict[str, dict[str, str]]:
+def kept_duplicates(query: Query, deletions: Deletions) -> dict[str, dict[str, str]]:
     """Documents kept as the duplicate of one that a deletion request names, by document id.
 
     A request for a URL applies to its text, whichever document it was kept from.

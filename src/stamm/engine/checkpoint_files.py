@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stamm.base.errors import DataError
-from stamm.base.files import read_json, sha256_value, write_json
+from stamm.base.files import read_json, sha256_value, write_bytes, write_json
 from stamm.base.json_text import parse_json
+from stamm.engine.events import SCHEMA as EVENTS_SCHEMA
+from stamm.engine.events import read_events
+from stamm.runs.metrics import lines_up_to
 
 SCHEMA = 3
 STATE = "state.json"
@@ -54,6 +58,26 @@ def read_state(path: Path) -> dict[str, Any]:
     if state.pop(_SEAL) != sha256_value(state):
         raise DataError(f"{STATE} has changed since it was written")
     return dict(state)
+
+
+def branch_from(source: Path, step: int, folder: Path) -> None:
+    """Copy the state of the run in `source` after `step` to a new run, which then resumes from it.
+
+    Checkpoint, metrics and events up to it, as if the new run had written them; the checkpoint last.
+
+    Edge     a run that has a checkpoint is left as it is; 0: nothing is copied
+    """
+    checkpoints = folder / "checkpoints"
+    if not step or checkpoint_steps(checkpoints):
+        return
+    write_bytes(folder / "metrics.jsonl", lines_up_to(source / "metrics.jsonl", step))
+    events = [event for event in read_events(source / "events.json") if event["step"] <= step]
+    if events:
+        write_json(folder / "events.json", {"schema": EVENTS_SCHEMA, "events": events})
+    part = checkpoint_folder(checkpoints, step, PART)
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(checkpoint_folder(source / "checkpoints", step), part)
+    part.replace(checkpoint_folder(checkpoints, step))
 
 
 def order_names(path: Path) -> None:

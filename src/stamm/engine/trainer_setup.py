@@ -113,6 +113,7 @@ def fit(
     make_evaluator: Callable[[Decoder], Evaluator | None] | None = None,
     stopping: EarlyStopping | None = None,
     check: BackgroundCheck | None = None,
+    until: int | None = None,
 ) -> TrainedModel:
     """Train from the newest checkpoint, or from the beginning, to the end.
 
@@ -122,6 +123,7 @@ def fit(
     make_evaluator   makes what evaluates the decoder between steps
     stopping         early stopping by a metric of the evaluations; None: none
     check            a check of the data that the first checkpoint waits for; None: none
+    until            the step to stop at, with a checkpoint; None: the last
     Raises           what `Trainer.run` raises, and ConfigError for parallelism or adapters that do
                      not fit
     """
@@ -129,6 +131,7 @@ def fit(
         start = _frozen_start(config.engine, start)
     guided = guided_steps(config.model.structured.guide, num_steps)
     peak = peak_flops(config.engine, world.device)
+    end = num_steps if until is None else until
     saved = checkpoint_steps(workspace.folder / "checkpoints")
     reached: int = world.broadcast_object(max(saved, default=0))
     workspace.progress.begin(config.task, num_steps, "steps")
@@ -139,8 +142,8 @@ def fit(
             guides=first < guided,
         )  # fmt: skip
         # A damaged checkpoint may send the run back into the first part.
-        reached = trainer.run(first=first, until=last)
-        if reached == num_steps or trainer.stopped_early:
+        reached = trainer.run(first=first, until=min(last, end))
+        if reached == end or trainer.stopped_early:
             return replace(trained, last_step=reached, best_step=trainer.best_step)
 
 

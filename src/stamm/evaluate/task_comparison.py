@@ -98,7 +98,7 @@ def compare_folders(
                 compared[first_file.task] = (first_file, metric, *ratios)
             else:
                 reasons[name] = "fewer than two clusters of items in both"
-    chances = {name: _chance(parts[-1]) for name, parts in compared.items()}
+    chances = {name: chance_of(parts[-1]) for name, parts in compared.items()}
     adjusted = holm(chances)
     return tuple(
         _difference(*parts, adjusted[name], len(compared)) for name, parts in compared.items()
@@ -201,7 +201,7 @@ def _lines(result: Path, metric: str) -> Iterator[_Line]:
                 yield _Line(str(item.line), item.cluster, item.values[metric], weight)
 
 
-def _error(difference: ClusteredRatio) -> float:
+def error_of(difference: ClusteredRatio) -> float:
     """The standard error; where all clusters differ alike, that with the p of the sign test.
 
     Three of three items gained show little (p = 2^-2), though their spread is 0.
@@ -213,12 +213,13 @@ def _error(difference: ClusteredRatio) -> float:
     return abs(difference.value) / alike
 
 
-def _chance(difference: ClusteredRatio) -> float:
-    error = _error(difference)
+def chance_of(difference: ClusteredRatio) -> float:
+    """Two-sided p of the t test over clusters; 1 without any difference."""
+    error = error_of(difference)
     return t_probability(difference.value / error, difference.clusters - 1) if error else 1.0
 
 
-def _detectable(clusters: int, tasks: int) -> float:
+def detectable_errors(clusters: int, tasks: int) -> float:
     """The difference shown with power 0.8, in standard errors; above 100 clusters by the normal quantile."""
     if clusters > 100:
         return t_quantile(1 - (1 - CONFIDENCE) / tasks, clusters - 1) + NORMAL_80
@@ -234,7 +235,7 @@ def _difference(
     adjusted: float,
     tasks: int,
 ) -> TaskDifference:
-    clusters, error = difference.clusters, _error(difference)
+    clusters, error = difference.clusters, error_of(difference)
     lower_is_better = metric in LOWER_IS_BETTER or file.lower_is_better
     verdict: Verdict = "no difference shown"
     if adjusted <= 1 - CONFIDENCE and difference.value != 0:
@@ -251,6 +252,6 @@ def _difference(
         difference=difference.value,
         half_width=t_quantile(CONFIDENCE, clusters - 1) * error,
         adjusted=adjusted,
-        smallest=None if nothing else _detectable(clusters, tasks) * error,
+        smallest=None if nothing else detectable_errors(clusters, tasks) * error,
         verdict=verdict,
     )

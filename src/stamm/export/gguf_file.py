@@ -7,7 +7,7 @@ decoder, the one being written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,19 @@ from stamm.base.errors import ExportError
 from stamm.base.files import atomic
 from stamm.export import llama_cpp
 from stamm.export.gguf_tokenizer import GgufTokenizer
-from stamm.export.runtime_support import NEIGHBOURS, QUANTIZER_TYPES, gguf_architecture
+from stamm.export.runtime_support import (
+    NEIGHBOURS,
+    QUANTIZER_TYPES,
+    gguf_architecture,
+    gguf_reasons,
+)
 from stamm.models.config import DecoderConfig, Llama3Rope, PlainRope
 from stamm.models.decoder import Decoder, build_blank
 from stamm.models.hub import xielu_constants
 from stamm.models.mapped_weights import drop_pages
 from stamm.models.parameter_shapes import parameter_shapes
 from stamm.models.rope import inverse_frequencies
+from stamm.models.steering import SteeringVector
 
 _TENSORS = {
     "model.embed_tokens": "token_embd",
@@ -145,6 +151,38 @@ def write_gguf(
         finally:
             writer.close()
     return lost
+
+
+def write_control_vector(path: Path, vector: SteeringVector, config: DecoderConfig) -> None:
+    """Write a steering vector as a control vector: F32 tensors `direction.N`, which llama.cpp adds behind layer N.
+
+    config   of the model, for general and controlvector keys
+
+    Raises   ExportError for layer 0, for a model that llama.cpp cannot run, and without the package gguf
+    Source   llama.cpp, common/common.cpp: common_control_vector_load_one; tools/cvector-generator
+    """
+    if 0 in vector.layers:
+        raise ExportError(
+            "the vector is of layer 0, and llama.cpp has no control vector there",
+            fix="Choose a later layer, such as layers=1",
+        )
+    if reasons := gguf_reasons(config):
+        raise ExportError(f"llama.cpp cannot run the model: {reasons[0]}")
+    gguf = _library()
+    with atomic(path) as temporary:
+        writer = gguf.GGUFWriter(temporary, "controlvector")
+        try:
+            writer.add_string("controlvector.model_hint", gguf_architecture(config))
+            writer.add_uint32("controlvector.layer_count", len(vector.layers))
+            for key, value in asdict(vector.header).items():
+                writer.add_string(f"stamm.{key}", str(value))
+            for layer in sorted(vector.layers):
+                writer.add_tensor(f"direction.{layer}", vector.layers[layer].float().numpy())
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+        finally:
+            writer.close()
 
 
 def gguf_tensors(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:

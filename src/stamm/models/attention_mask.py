@@ -1,6 +1,6 @@
 """Attention masks, all of them built here, and the rotations of a forward pass: computed once for all layers.
 
-The kernels in C++ (`fused_attention`, `decode_layer`) and exported graphs (`export.onnx_graph`) mask by
+The kernels in C++ (`fused_attention`, `decode_kernel`) and exported graphs (`export.onnx_graph`) mask by
 themselves, from document numbers, positions and lengths.
 
 Letters: B batch, T query tokens, S key tokens, C columns of a KV cache, E head width, N blocks of tokens.

@@ -1,39 +1,33 @@
-"""A layer's step of decoding between its matrix products: torch's operations, or one C++ kernel.
-
-These are sums of the residual stream with their RMS norms, and attention of one new token of each row:
-norm of queries and keys, rotation, KV cache, softmax. For a few rows each of torch's operations takes
-longer to call than to compute. The kernel (decode_layer.h) is for float32 on a CPU, is compiled at
-first use, and is used unless torch is measured to be faster.
+"""A step of decoding through a decoder's layers by torch's operations, and the weights that it reads.
 
 Letters: B rows (sequences), C columns of the cache, H heads, K key-value heads, E head width, D model,
-F features of queries, keys and values together, (H + 2 K) E.
+F features of queries, keys and values together, (H + 2 K) E, V vocabulary.
 
-Checked  tests/unit/models/test_decode_layer.py
+Checked  tests/unit/models/test_decode_step.py, tests/unit/models/test_decode_kernel.py
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stamm.activations.fused import build
-from stamm.base.autotune import measured
-from stamm.base.errors import ConfigError, RunError
-from stamm.models.attention_mask import cache_mask
+from stamm.activations.module import Activation, GatedActivation
 from stamm.models.rope import rotation
 
-_SOURCE = Path(__file__).with_name("decode_layer.h")
-_LANES = 16  # of the widest vector
-_WIDEST = 512  # head width
-_PROBED = (16, 128)  # rows and columns of the measurement
-QKNorm = tuple[Tensor, float]  # weights of each head of queries and keys, (H + K, E), and epsilon
+_PACKED_MATRIX = 2**18  # numbers of the smallest matrix that torch packs
+_PACKED_MODEL = 2**27  # numbers in matrices of the largest model that is packed: a copy in memory
+
+
+class Norm(NamedTuple):
+    """Weight of an RMS norm, or weights of the heads of queries and keys, (H + K, E); and epsilon."""
+
+    weight: Tensor
+    eps: float
 
 
 @dataclass(frozen=True)
@@ -45,232 +39,183 @@ class HeadShape:
     width: int
 
 
-class DecodeOperations:
-    """Operations of a decoder's layers between their products, by torch.
+@dataclass(frozen=True, kw_only=True)
+class LayerWeights:
+    """Weights of a layer that a step reads.
 
-    norms         of each layer's queries and keys
+    projections   of queries, keys and values; with their biases, or none
+    gate          None in a plain block
+    steering      vector added to the output; None: nothing
+    """
+
+    attention_norm: Norm
+    projections: Sequence[Tensor]
+    biases: Sequence[Tensor]
+    qk_norm: Norm | None
+    out: Tensor
+    ffn_norm: Norm
+    gate: Tensor | None
+    up: Tensor
+    down: Tensor
+    activation: Activation | GatedActivation
+    steering: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackWeights:
+    """Weights of a decoder that a step reads.
+
     frequencies   radians per token, (E / 2,)
     """
 
-    def __init__(
-        self, shape: HeadShape, norms: Sequence[QKNorm | None], frequencies: Tensor
-    ) -> None:
-        self._shape, self._norms, self._frequencies = shape, norms, frequencies
+    shape: HeadShape
+    layers: Sequence[LayerWeights]
+    norm: Norm
+    head: Tensor
+    frequencies: Tensor
+
+    @property
+    def matrices(self) -> list[Tensor]:
+        """All matrices but the embedding."""
+        matrices = [self.head]
+        for layer in self.layers:
+            blocks = (layer.out, layer.gate, layer.up, layer.down)
+            matrices += [*layer.projections, *(w for w in blocks if w is not None)]
+        return matrices
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a step copies the matrices into another order."""
+        return sum(w.numel() for w in self.matrices) <= _PACKED_MODEL
+
+
+class DecodeStack(Protocol):
+    """A step of decoding through all layers."""
+
+    def bind(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        """Use this KV cache, which stays where it is in memory: for each layer (B, K, C, E)."""
+
+    def __call__(
+        self, x_BD: Tensor, position_B: Tensor, mask_BC: Tensor, column: int, longest: int
+    ) -> Tensor:
+        """Append to the caches and return the logits, (B, V).
+
+        x_BD         embeddings of the new tokens; may be overwritten
+        position_B   number of earlier tokens of each row, so of earlier columns that it attends to
+        mask_BC      the same, added to scores: 0 or -inf
+        column       of the cache, to be written
+        longest      the most tokens of a row before this one
+        """
+        ...
+
+
+class TorchStack:
+    """The step by torch's operations, on any device and in any dtype.
+
+    rows     of the step
+
+    Memory   the matrices of queries, keys and values again; of a model that `is_small`, in float32 on a
+             CPU, all matrices again, rearranged for few rows
+    """
+
+    def __init__(self, weights: StackWeights, rows: int) -> None:
+        shape, frequencies = weights.shape, weights.frequencies
+        packed_rows = rows if weights.is_small else 0
+        self._norm, self._frequencies = weights.norm, frequencies
+        self._head = _product(weights.head, packed_rows)
+        self._layers = [_TorchLayer(layer, shape, packed_rows) for layer in weights.layers]
         self._sign_E = torch.ones(shape.width, device=frequencies.device)
         self._sign_E[: shape.width // 2] = -1
 
     def bind(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         """Use this KV cache: for each layer (B, K, C, E)."""
-        self._keys, self._values = keys, values
+        for layer, layer_keys, layer_values in zip(self._layers, keys, values, strict=True):
+            layer.keys, layer.values = layer_keys, layer_values
 
-    def begin(self, position_B: Tensor, mask_BC: Tensor, column: int, longest: int) -> None:
-        """Begin a step, which writes `column` of the cache.
-
-        position_B   number of earlier tokens of each row, so of earlier columns that it attends to
-        mask_BC      the same, added to scores: 0 or -inf
-        longest      the most tokens of a row before this one
-        """
-        self._column, self._seen = column, slice(column - longest, column + 1)
-        self._mask_BGC = mask_BC[:, None, None, self._seen]
+    def __call__(
+        self, x_BD: Tensor, position_B: Tensor, mask_BC: Tensor, column: int, longest: int
+    ) -> Tensor:
+        """The logits, as in `DecodeStack`."""
+        seen = slice(column - longest, column + 1)
+        mask_BGC = mask_BC[:, None, None, seen]
         cosine_BE, sine_BE = rotation(self._frequencies, position_B, mask_BC.dtype)
-        self._turn = cosine_BE[:, None], (sine_BE * self._sign_E.to(sine_BE.dtype))[:, None]
+        turn = cosine_BE[:, None], (sine_BE * self._sign_E.to(sine_BE.dtype))[:, None]
+        for layer in self._layers:
+            x_BD = layer(x_BD, turn, mask_BGC, seen)
+        return self._head(_normal(x_BD, self._norm))
 
-    def add_norm(
-        self, x_BD: Tensor, added_BD: Tensor | None, weight_D: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        """x + added and its RMS norm, valid until the next call; `x_BD` may be overwritten."""
-        x_BD = x_BD if added_BD is None else x_BD + added_BD
-        return x_BD, F.rms_norm(x_BD, weight_D.shape, weight_D, eps)
 
-    def attend(self, layer: int, qkv_BF: Tensor) -> Tensor:
-        """Append to a layer's cache and attend, (B, H E), valid until the next call.
+class _TorchLayer:
+    """A decoder layer for one new token of each row, with its cache."""
 
-        qkv_BF   queries, keys and values of the new tokens; may be overwritten
-        """
-        rows, shape = qkv_BF.shape[0], self._shape
-        keys_BKCE, values_BKCE = self._keys[layer], self._values[layer]
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, weights: LayerWeights, shape: HeadShape, packed_rows: int) -> None:
+        self._weights, self._shape = weights, shape
+        bias = torch.cat(list(weights.biases)) if weights.biases else None
+        self._qkv = _product(torch.cat(list(weights.projections)), packed_rows, bias)
+        self._out, self._down = (_product(w, packed_rows) for w in (weights.out, weights.down))
+        inputs = (weights.up,) if weights.gate is None else (weights.gate, weights.up)
+        self._inputs = [_product(w, packed_rows) for w in inputs]
+        self._function: Callable[..., Tensor] = weights.activation.frozen()
+
+    def __call__(
+        self, x_BD: Tensor, turn: tuple[Tensor, Tensor], mask_BGC: Tensor, seen: slice
+    ) -> Tensor:
+        """The layer's output."""
+        weights = self._weights
+        qkv_BF = self._qkv(_normal(x_BD, weights.attention_norm))
+        x_BD = x_BD + self._out(self._attended(qkv_BF, turn, mask_BGC, seen))
+        normal_BD = _normal(x_BD, weights.ffn_norm)
+        x_BD = x_BD + self._down(
+            self._function(*(multiply(normal_BD) for multiply in self._inputs))
+        )
+        return x_BD if weights.steering is None else x_BD + weights.steering
+
+    def _attended(
+        self, qkv_BF: Tensor, turn: tuple[Tensor, Tensor], mask_BGC: Tensor, seen: slice
+    ) -> Tensor:
+        """Append to the cache and attend, (B, H E)."""
+        rows, shape, column = qkv_BF.shape[0], self._shape, seen.stop - 1
         qkv_BHE = qkv_BF.view(rows, -1, shape.width)
         qk_BHE = qkv_BHE[:, : shape.heads + shape.kv_heads]
-        norm = self._norms[layer]
+        norm = self._weights.qk_norm
         if norm is not None:
-            qk_BHE = F.rms_norm(qk_BHE, (shape.width,), None, norm[1]) * norm[0]
-        cosine, sine = self._turn
+            qk_BHE = F.rms_norm(qk_BHE, (shape.width,), None, norm.eps) * norm.weight
+        cosine, sine = turn
         qk_BHE = torch.addcmul(qk_BHE * cosine, qk_BHE.roll(shape.width // 2, -1), sine)
-        keys_BKCE[:, :, self._column] = qk_BHE[:, shape.heads :]
-        values_BKCE[:, :, self._column] = qkv_BHE[:, shape.heads + shape.kv_heads :]
+        self.keys[:, :, column] = qk_BHE[:, shape.heads :]
+        self.values[:, :, column] = qkv_BHE[:, shape.heads + shape.kv_heads :]
         y_BKGE = F.scaled_dot_product_attention(
             qk_BHE[:, : shape.heads].view(rows, shape.kv_heads, -1, shape.width),
-            keys_BKCE[:, :, self._seen],
-            values_BKCE[:, :, self._seen],
-            attn_mask=self._mask_BGC,
+            self.keys[:, :, seen],
+            self.values[:, :, seen],
+            attn_mask=mask_BGC,
         )
         return y_BKGE.reshape(rows, -1)
 
 
-class _Attention(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("norm", "angles", "keys", "values", "scores")),
-        *((n, ctypes.c_int64) for n in ("rows", "heads", "kv_heads", "width", "columns")),
-        ("eps", ctypes.c_float),
-    )
+def _product(
+    weight: Tensor, packed_rows: int, bias: Tensor | None = None
+) -> Callable[[Tensor], Tensor]:
+    """x W' (+ bias) for few rows x, with W rearranged for float32 on a CPU: for oneDNN where W is large.
 
-
-class FusedDecodeOperations(DecodeOperations):
-    """The same by the kernel.
-
-    Needs    `unavailable_reason()` is None, and `is_supported` for the decoder
-    Bits     of a row the same whatever other rows hold, with any number of threads
-    Raises   ConfigError for tensors that do not fit what is bound
+    packed_rows   rows of x that the matrix is packed for; 0: no copy of it, which takes no memory
     """
-
-    _normal_BD = torch.empty(0)
-
-    def bind(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-        """Use this KV cache, which must stay where it is in memory."""
-        rows, _, columns, _ = keys[0].shape
-        shape = self._shape
-        cache = torch.Size((rows, shape.kv_heads, max(columns, _LANES), shape.width))
-        heads = shape.heads + shape.kv_heads
-        self._held = [_checked(x, cache) for x in (*keys, *values)]
-        halves = rotation(self._frequencies, torch.arange(columns))
-        self._angles = torch.cat([half[:, : shape.width // 2] for half in halves], dim=-1)
-        self._scores = torch.empty(rows * shape.heads, columns + 2 * _LANES)
-        self._y_BF = torch.empty(rows, shape.heads * shape.width)
-        self._qkv_shape = torch.Size((rows, (heads + shape.kv_heads) * shape.width))
-        self._layers = []
-        for norm, k, v in zip(self._norms, keys, values, strict=True):
-            weight, eps = None, 0.0
-            if norm is not None:
-                weight = _checked(norm[0], torch.Size((heads, shape.width))).data_ptr()
-                eps = norm[1]
-            rest = self._angles.data_ptr(), k.data_ptr(), v.data_ptr(), self._scores.data_ptr()
-            sizes = rows, shape.heads, shape.kv_heads, shape.width, columns
-            self._layers.append(_Attention(weight, *rest, *sizes, eps))
-
-    def begin(self, position_B: Tensor, mask_BC: Tensor, column: int, longest: int) -> None:
-        """Begin a step, as above; the mask is not read."""
-        if not (0 <= column < mask_BC.shape[1] == self._held[0].shape[2]):
-            raise ConfigError(f"no column {column} in a KV cache of {self._held[0].shape[2]}")
-        self._column = column
-        self._position_B = _checked(position_B, self._qkv_shape[:1], torch.int64)
-
-    def add_norm(
-        self, x_BD: Tensor, added_BD: Tensor | None, weight_D: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        """x + added, in the memory of x, and its RMS norm."""
-        shape = x_BD.shape
-        if self._normal_BD.shape != shape:
-            self._normal_BD = torch.empty(shape)
-        added = None if added_BD is None else _checked(added_BD, shape).data_ptr()
-        given = _checked(x_BD, shape).data_ptr(), added, _checked(weight_D, shape[1:]).data_ptr()
-        _function("add_norm")(*given, self._normal_BD.data_ptr(), *shape, eps)
-        return x_BD, self._normal_BD
-
-    def attend(self, layer: int, qkv_BF: Tensor) -> Tensor:
-        """Append to a layer's cache and attend; `qkv_BF` is not changed."""
-        _function("attend_step")(
-            self._layers[layer],
-            _checked(qkv_BF, self._qkv_shape).data_ptr(),
-            self._position_B.data_ptr(),
-            self._column,
-            self._y_BF.data_ptr(),
-            torch.get_num_threads(),
-        )
-        return self._y_BF
+    large = weight.numel() >= _PACKED_MATRIX
+    built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's
+    if not (packed_rows and weight.is_cpu and weight.dtype == torch.float32):
+        return lambda x_BD: F.linear(x_BD, weight, bias)
+    if not (large and built):
+        turned = weight.t().contiguous()
+        if bias is not None:
+            return lambda x_BD: torch.addmm(bias, x_BD, turned)
+        return lambda x_BD: torch.mm(x_BD, turned)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, packed_rows)
+    multiply = torch.ops.mkldnn._linear_pointwise
+    return lambda x_BD: multiply(x_BD, packed, bias, "none", [], "")
 
 
-_KINDS = {"stamm": FusedDecodeOperations, "torch": DecodeOperations}
-
-
-def build_operations(
-    shape: HeadShape, norms: Sequence[QKNorm | None], frequencies: Tensor, like_D: Tensor
-) -> DecodeOperations:
-    """The faster operations for a decoder; torch's where the kernel cannot be used.
-
-    like_D   weight of a norm: the decoder's width, dtype and device
-
-    Edge     measured once on a machine for each shape, at 16 rows; kept in the cache folder
-    """
-    usable = is_supported(shape, like_D) and unavailable_reason() is None
-    name = _chosen(shape, like_D.shape[0], norms[0] is not None) if usable else "torch"
-    return _KINDS[name](shape, norms, frequencies)
-
-
-def is_supported(shape: HeadShape, like_D: Tensor) -> bool:
-    """Whether the kernel supports a decoder: float32 on a CPU, widths that are multiples of 16."""
-    whole = shape.width % _LANES == 0 and like_D.shape[0] % _LANES == 0
-    return like_D.dtype == torch.float32 and like_D.is_cpu and whole and shape.width <= _WIDEST
-
-
-@lru_cache(maxsize=1)
-def unavailable_reason() -> str | None:
-    """Why the kernel cannot be used here; None if it can.
-
-    It is built once and its results are compared with those of torch's operations.
-    """
-    why = build.unavailable_reason()
-    if why is not None:
-        return why
-    try:
-        output, expected = (arm() for arm in _arms(HeadShape(4, 2, 48), 64, True).values())
-    except RunError as error:
-        return error.line()
-    agree = torch.allclose(output, expected, rtol=1e-4, atol=1e-4)
-    return None if agree else "its results differ from torch's on this machine"
-
-
-@lru_cache(maxsize=64)
-def _chosen(shape: HeadShape, width: int, qk_norm: bool) -> str:
-    name = f"decoding float32 H={shape.heads} K={shape.kv_heads} E={shape.width} D={width}"
-    return measured(
-        f"{name}, QK norm" if qk_norm else name,
-        _arms(shape, width, qk_norm),
-        content=build.content([_SOURCE.read_text(encoding="utf-8")]),
-        processor=build.processor(),
-    ).chosen
-
-
-def _arms(shape: HeadShape, width: int, qk_norm: bool) -> dict[str, Callable[[], Tensor]]:
-    """One layer's operations by both, for rows whose caches are half full on average."""
-    random = torch.Generator().manual_seed(0)
-    normal = partial(torch.randn, generator=random)
-    (rows, columns), heads = _PROBED, shape.heads + shape.kv_heads
-    norm = (normal(heads, shape.width), 1e-5) if qk_norm else None
-    frequencies = torch.rand(shape.width // 2, generator=random)
-    keys, values = (normal(rows, shape.kv_heads, columns, shape.width) for _ in range(2))
-    qkv_BF = normal(rows, (heads + shape.kv_heads) * shape.width)
-    x_BD, weight_D = normal(rows, width), normal(width)
-    position_B = torch.randint(columns, (rows,), generator=random)
-    mask_BC = cache_mask(columns - 1 - position_B, columns, torch.float32)
-
-    def layer(operations: DecodeOperations) -> Tensor:
-        operations.begin(position_B, mask_BC, columns - 1, columns - 1)
-        y_BF = operations.attend(0, qkv_BF)
-        for _ in range(2):
-            summed_BD, normal_BD = operations.add_norm(x_BD.clone(), x_BD, weight_D, 1e-5)
-        return torch.cat((y_BF, summed_BD, normal_BD), dim=1)
-
-    made = {name: kind(shape, [norm], frequencies) for name, kind in _KINDS.items()}
-    for operations in made.values():
-        operations.bind([keys.clone()], [values.clone()])
-    return {name: partial(layer, operations) for name, operations in made.items()}
-
-
-@lru_cache(maxsize=2)
-def _function(name: str) -> Callable[..., None]:
-    pointer, whole, single = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-    function = build.function(_SOURCE.read_text(encoding="utf-8"), name)
-    attend = ctypes.POINTER(_Attention), pointer, pointer, whole, pointer, ctypes.c_int
-    add_norm = *[pointer] * 4, whole, whole, single
-    function.argtypes = add_norm if name == "add_norm" else attend  # type: ignore[attr-defined]
-    return function
-
-
-def _checked(x: Tensor, shape: torch.Size, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The same tensor, which the kernel may read."""
-    if x.shape != shape or x.dtype != dtype or not (x.is_contiguous() and x.is_cpu):
-        raise ConfigError(
-            f"the decoding kernel got {x.dtype} of shape {tuple(x.shape)} on {x.device}, and needs"
-            f" contiguous {dtype} of shape {tuple(shape)} on a CPU"
-        )
-    return x
+def _normal(x_BD: Tensor, norm: Norm) -> Tensor:
+    return F.rms_norm(x_BD, norm.weight.shape, norm.weight, norm.eps)

@@ -4,8 +4,8 @@ Sequences are aligned at their newest token: all write the same column of the ca
 lengths, so a step writes with one copy and never changes the attention mask. When no column is
 free, the cache is moved, and enlarged if necessary.
 
-The projections of queries, keys and values are multiplied as one matrix, and shape parameters of
-activations are evaluated once. What lies between the products is in `decode_layer`.
+Shape parameters of activations are evaluated once. The layers are computed by `decode_kernel`, or by
+torch (`decode_layer`).
 
 Letters: B rows (sequences), C columns of the cache, H heads, K key-value heads, E head width, D model,
 V vocabulary, P prompts, T tokens of a prompt.
@@ -15,7 +15,7 @@ Checked  tests/unit/models/test_decode_step.py, tests/unit/models/test_sampling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,19 +23,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stamm.activations.module import Activation, GatedActivation
 from stamm.base.errors import ConfigError
 from stamm.models.attention import KVCache
 from stamm.models.attention_mask import cache_mask
-from stamm.models.decode_layer import DecodeOperations, HeadShape, QKNorm, build_operations
+from stamm.models.decode_kernel import build_stack
+from stamm.models.decode_layer import HeadShape, LayerWeights, Norm, StackWeights
 from stamm.models.decoder import Decoder, DecoderLayer
-from stamm.models.ffn import GatedFeedForward, PlainFeedForward
+from stamm.models.ffn import GatedFeedForward
 from stamm.models.norm import RMSNorm
 from stamm.models.padding import padded
 
 _SPARE = 128  # columns that are free after the cache was moved
-_PACKED_MATRIX = 2**18  # numbers of the smallest matrix that is packed
-_PACKED_MODEL = 2**27  # parameters of the largest model whose matrices are packed: a copy in memory
 
 
 @dataclass(frozen=True)
@@ -81,31 +79,22 @@ class DecodeStep:
 
     lengths   tokens of each sequence; 0 where a row is free
 
-    Memory    the cache, the matrices of queries, keys and values again, and for a model of up to 134
-              million parameters on a CPU its matrices again, rearranged for few rows
+    Memory    the cache, and what `FusedStack` or `TorchStack` takes
     The values computed in a free row are not used, and no other row depends on them.
     """
 
     @torch.no_grad()
     def __init__(self, decoder: Decoder, rows: int) -> None:
-        config = decoder.config
         self.lengths = [0] * rows
         self._embedding = decoder.model.embed_tokens.weight
-        small = sum(parameter.numel() for parameter in decoder.parameters()) <= _PACKED_MODEL
-        packed_rows = rows if small else 0
-        self._head = decoder.lm_head.weight
-        dtype = self._head.dtype
-        self._layers = [_StepLayer(layer, dtype, packed_rows) for layer in decoder.model.layers]
-        self._norm = _norm(decoder.model.norm, dtype)
-        self._logits = _product(self._head, packed_rows)
-        self._position_B = torch.zeros(rows, dtype=torch.int64, device=self._head.device)
-        self._shape = HeadShape(config.num_heads, config.num_kv_heads, config.head_width)
-        self._operations = build_operations(
-            self._shape,
-            [_qk_norm(layer, self._shape, dtype) for layer in decoder.model.layers],
-            decoder.model.frequencies,
-            self._norm[0],
+        weights = stack_weights(decoder)
+        self._stack, self._shape, self._head = (
+            build_stack(weights, rows),
+            weights.shape,
+            weights.head,
         )
+        self._num_layers = len(weights.layers)
+        self._position_B = torch.zeros(rows, dtype=torch.int64, device=self._head.device)
         self._column = 0  # that the next token writes
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -135,7 +124,7 @@ class DecodeStep:
         self._keys = [keys[kept] for keys in self._keys]
         self._values = [values[kept] for values in self._values]
         self._mask_BC, self._position_B = self._mask_BC[kept], self._position_B[kept]
-        self._operations.bind(self._keys, self._values)
+        self._stack.bind(self._keys, self._values)
         self.lengths = [self.lengths[row] for row in rows]
 
     def newest(self, row: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -154,16 +143,13 @@ class DecodeStep:
         """Add a token to each sequence; the logits after it, (B, V)."""
         if self._column == self.columns:
             self._move(max(self.lengths))
-        operations = self._operations
-        operations.begin(self._position_B, self._mask_BC, self._column, max(self.lengths))
-        x_BD, added_BD = F.embedding(token_B, self._embedding), None
-        for number, layer in enumerate(self._layers):
-            x_BD, added_BD = layer(x_BD, added_BD, number, operations)
-        _, normal_BD = operations.add_norm(x_BD, added_BD, *self._norm)
+        x_BD = F.embedding(token_B, self._embedding)
+        position_B, longest = self._position_B, max(self.lengths)
+        logits_BV = self._stack(x_BD, position_B, self._mask_BC, self._column, longest)
         self._position_B += 1
         self._column += 1
         self.lengths = [length + 1 if length else 0 for length in self.lengths]
-        return self._logits(normal_BD)
+        return logits_BV
 
     def _move(self, column: int) -> None:
         """Make `column` the next to be written, with free columns after it."""
@@ -174,14 +160,14 @@ class DecodeStep:
 
         def moved(states: list[Tensor]) -> list[Tensor]:
             # Zeros, because 0 times the value of a masked column must be 0.
-            larger = [self._head.new_zeros(shape) for _ in self._layers]
+            larger = [self._head.new_zeros(shape) for _ in range(self._num_layers)]
             for after, before in zip(larger, states, strict=False):  # none before the first prompt
                 after[:, :, new] = before[:, :, old]
             return larger
 
         self._keys, self._values = moved(self._keys), moved(self._values)
         self._mask_BC = self._mask([column - length for length in self.lengths], columns)
-        self._operations.bind(self._keys, self._values)
+        self._stack.bind(self._keys, self._values)
         self._column = column
 
     def _mask(self, first: Sequence[int], columns: int) -> Tensor:
@@ -189,86 +175,56 @@ class DecodeStep:
         return cache_mask(first_B, columns, self._head.dtype)
 
 
-class _StepLayer:
-    """A decoder layer for one new token of each row."""
+def stack_weights(decoder: Decoder) -> StackWeights:
+    """Weights that a step reads, not copied; norms and biases in the dtype of the matrices.
 
-    def __init__(self, layer: nn.Module, dtype: torch.dtype, packed_rows: int) -> None:
-        assert isinstance(layer, DecoderLayer)
-        attention = layer.self_attn
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        weight = torch.cat([_weight(projection) for projection in projections])
-        biases: list[Tensor] = [
-            projection.bias for projection in projections if projection.bias is not None
-        ]
-        bias = torch.cat(biases).detach().to(dtype) if biases else None
-        self._qkv = _product(weight, packed_rows, bias)
-        self._out = _product(_weight(attention.o_proj), packed_rows)
-        norms = layer.attention_layernorm, layer.feedforward_layernorm
-        self._norms = [_norm(norm, dtype) for norm in norms]
-        block: Any = layer.mlp
-        self._ffn = _feed_forward(block, packed_rows)
-
-    def __call__(
-        self, x_BD: Tensor, added_BD: Tensor | None, number: int, operations: DecodeOperations
-    ) -> tuple[Tensor, Tensor]:
-        """Two tensors whose sum is the layer's output, from two whose sum is its input."""
-        x_BD, normal_BD = operations.add_norm(x_BD, added_BD, *self._norms[0])
-        attended_BD = self._out(operations.attend(number, self._qkv(normal_BD)))
-        x_BD, normal_BD = operations.add_norm(x_BD, attended_BD, *self._norms[1])
-        return x_BD, self._ffn(normal_BD)
+    Raises   ConfigError for a matrix with an adapter
+    """
+    config, dtype = decoder.config, decoder.lm_head.weight.dtype
+    shape = HeadShape(config.num_heads, config.num_kv_heads, config.head_width)
+    return StackWeights(
+        shape=shape,
+        layers=[_layer_weights(layer, shape, dtype) for layer in decoder.model.layers],
+        norm=_norm(decoder.model.norm, dtype),
+        head=decoder.lm_head.weight.detach(),
+        frequencies=decoder.model.frequencies,
+    )
 
 
-def _norm(norm: RMSNorm, dtype: torch.dtype) -> tuple[Tensor, float]:
-    """Weight and epsilon."""
-    return norm.weight.detach().to(dtype), norm.eps
-
-
-def _qk_norm(layer: nn.Module, shape: HeadShape, dtype: torch.dtype) -> QKNorm | None:
-    """Weights of all heads of queries and keys, and epsilon."""
+def _layer_weights(layer: nn.Module, shape: HeadShape, dtype: torch.dtype) -> LayerWeights:
     assert isinstance(layer, DecoderLayer)
+    attention = layer.self_attn
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    biases = [p.bias for p in projections if p.bias is not None]
+    block: Any = layer.mlp
+    gate = _weight(block.gate_proj) if isinstance(block, GatedFeedForward) else None
+    return LayerWeights(
+        attention_norm=_norm(layer.attention_layernorm, dtype),
+        projections=[_weight(projection) for projection in projections],
+        biases=[bias.detach().to(dtype) for bias in biases],
+        qk_norm=_qk_norm(layer, shape, dtype),
+        out=_weight(attention.o_proj),
+        ffn_norm=_norm(layer.feedforward_layernorm, dtype),
+        gate=gate,
+        up=_weight(block.up_proj),
+        down=_weight(block.down_proj),
+        activation=block.act_fn,
+        steering=layer.steering_D,
+    )
+
+
+def _norm(norm: RMSNorm, dtype: torch.dtype) -> Norm:
+    return Norm(norm.weight.detach().to(dtype), norm.eps)
+
+
+def _qk_norm(layer: DecoderLayer, shape: HeadShape, dtype: torch.dtype) -> Norm | None:
+    """Weights of all heads of queries and keys."""
     queries, keys = layer.self_attn.q_norm, layer.self_attn.k_norm
     if queries is None or keys is None:
         return None
     weights: list[Tensor] = [queries.weight] * shape.heads
     weights += [keys.weight] * shape.kv_heads
-    return torch.stack(weights).detach().to(dtype), queries.eps
-
-
-def _feed_forward(
-    block: PlainFeedForward | GatedFeedForward, packed_rows: int
-) -> Callable[[Tensor], Tensor]:
-    """The block with its present shape parameters."""
-    activation: Activation | GatedActivation = block.act_fn
-    function = activation.frozen()
-    up, down = (
-        _product(_weight(projection), packed_rows)
-        for projection in (block.up_proj, block.down_proj)
-    )
-    if isinstance(block, GatedFeedForward):
-        gate = _product(_weight(block.gate_proj), packed_rows)
-        return lambda x_BD: down(function(gate(x_BD), up(x_BD)))
-    return lambda x_BD: down(function(up(x_BD)))
-
-
-def _product(
-    weight: Tensor, packed_rows: int, bias: Tensor | None = None
-) -> Callable[[Tensor], Tensor]:
-    """x W' (+ bias) for few rows x, with W rearranged for float32 on a CPU: for oneDNN where W is large.
-
-    packed_rows   rows of x that the matrix is packed for; 0: no copy of it, which takes no memory
-    """
-    large = weight.numel() >= _PACKED_MATRIX
-    built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's
-    if not (packed_rows and weight.is_cpu and weight.dtype == torch.float32):
-        return lambda x_BD: F.linear(x_BD, weight, bias)
-    if not (large and built):
-        turned = weight.detach().t().contiguous()
-        if bias is not None:
-            return lambda x_BD: torch.addmm(bias, x_BD, turned)
-        return lambda x_BD: torch.mm(x_BD, turned)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), packed_rows)
-    multiply = torch.ops.mkldnn._linear_pointwise
-    return lambda x_BD: multiply(x_BD, packed, bias, "none", [], "")
+    return Norm(torch.stack(weights).detach().to(dtype), queries.eps)
 
 
 def _weight(linear: nn.Module) -> Tensor:
@@ -280,4 +236,4 @@ def _weight(linear: nn.Module) -> Tensor:
         raise ConfigError(
             f"a matrix is a {type(linear).__name__}", fix="Merge the adapters, then sample"
         )
-    return linear.weight
+    return linear.weight.detach()

@@ -36,9 +36,11 @@ class DecoderLayer(nn.Module):
     """x + attention(norm(x)), then x + ffn(norm(x)).
 
     recompute   activation checkpointing: save only the layer's input and recompute the rest in backward
+    steering_D  what is added to the output, as `steering.steered` sets it; None: nothing
     """
 
     recompute = False
+    steering_D: Tensor | None = None
 
     def __init__(self, config: DecoderConfig, ffn: PlainFFN | GatedFFN) -> None:
         super().__init__()
@@ -71,7 +73,7 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         x_BTD = x_BTD + self.self_attn(self.attention_layernorm(x_BTD), rotation, mask, cache)
         y_BTD: Tensor = x_BTD + self.mlp(self.feedforward_layernorm(x_BTD))
-        return y_BTD
+        return y_BTD if self.steering_D is None else y_BTD + self.steering_D
 
 
 class DecoderStack(nn.Module):

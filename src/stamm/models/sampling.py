@@ -12,7 +12,7 @@ and softmax sum in an order that depends on the number of rows and on the longes
 completion can therefore differ between batches where a random number falls within rounding of the
 border between two tokens (in float32 about one token in a million). The same requests with the same
 settings and number of threads give the same bits on one machine, while its measurement in
-`decode_layer` is kept.
+`decode_kernel` is kept.
 
 Letters: B slots, P prompts, V vocabulary, T positions of new tokens.
 Checked  tests/unit/models/test_sampling.py

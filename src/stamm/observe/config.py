@@ -20,6 +20,8 @@ class ObserveConfig(Bounded):
                    so on; held-out documents in the order of the hash of their identifier, texts of a
                    file in its order. None: all of them
     checkpoints    "all": every checkpoint of a run; "last": its model
+    probe          "layers": their statistics; "plasticity": the loss on fixed random targets after 200
+                   steps of a new optimizer, on copies
     batch_tokens   tokens of one forward and backward pass, padding included; results depend on it only
                    in the last digits
     threads        CPU threads; part of the configuration because sums depend on it
@@ -28,5 +30,6 @@ class ObserveConfig(Bounded):
     text: str | None = None
     tokens: Annotated[int, at_least(2)] | None = 32_768
     checkpoints: Literal["last", "all"] = "last"
+    probe: Literal["layers", "plasticity"] = "layers"
     batch_tokens: AtLeastOne = 4096
     threads: Threads = 2

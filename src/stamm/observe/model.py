@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
 from collections import deque
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError, DataError
@@ -21,12 +22,12 @@ from stamm.base.json_text import parse_json
 from stamm.corpus.documents import whole_text
 from stamm.corpus.packed_dataset import MANIFEST, PackedSplit
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
-from stamm.models.config import SavePost
 from stamm.models.decoder import Decoder
 from stamm.models.padding import length_batches, padded
 from stamm.observe.config import ObserveConfig
 from stamm.observe.records import LayerObservation
 from stamm.observe.statistics import LayerStatistics
+from stamm.observe.taps import Hook, tapped
 
 _LINE_BYTES = 16 * 2**20
 _EXPANSION = 1000
@@ -193,21 +194,18 @@ def observe_layers(
     The loss whose gradient is observed is the sum of the nats of all tokens after the first of each
     sequence. Gradients of weights are not computed.
 
-    Edge     the decoder cannot be trained afterwards: its parameters are frozen
     Raises   DataError when a pre-activation or an output is not finite.
     """
     recorder = _Recorder(decoder)
     progress.begin("layers", text.tokens, "tokens")
     done = 0
-    try:
+    with recorder.recording():
         lengths = [len(sequence) - 1 for sequence in text.sequences]
         for rows in length_batches(lengths, config.batch_tokens):
             batch = [text.sequences[row] for row in rows]
             recorder.add(batch)
             done += sum(len(sequence) - 1 for sequence in batch)
             progress.advance(done)
-    finally:
-        recorder.remove()
     progress.end(f"{text.tokens:,} tokens")
     return tuple(layer.result() for layer in recorder.layers)
 
@@ -216,23 +214,29 @@ class _Recorder:
     """Hooks in a decoder that add what passes to statistics."""
 
     def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder.eval().requires_grad_(requires_grad=False)
+        self._decoder = decoder
         self._real_BT = torch.zeros(0, 0, dtype=torch.bool)
         self.layers: list[LayerStatistics] = []
-        embedding = decoder.model.embed_tokens
-        # Gradients flow from the embeddings on, although no weight needs one.
-        self._handles = [embedding.register_forward_hook(lambda _m, _i, out: out.requires_grad_())]
+        self._hooks: dict[str, Hook] = {}
         for index, layer in enumerate(decoder.model.layers):
             block: Any = layer.mlp
-            # The other memory policies call the activation twice, or never.
-            block.memory = SavePost()
             width = decoder.config.ffn_of(index).width
             statistics = LayerStatistics(index, block.act_fn, width)
             self.layers.append(statistics)
-            self._handles += [
-                block.act_fn.register_forward_hook(partial(self._features, statistics)),
-                layer.register_forward_hook(partial(self._residual, statistics)),
-            ]
+            self._hooks[f"layers.{index}.mlp.act_fn"] = partial(self._features, statistics)
+            self._hooks[f"layers.{index}"] = partial(self._residual, statistics)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """A context in which `add` adds to the statistics."""
+        with tapped(self._decoder, self._hooks):
+            # Gradients flow from the embeddings on, although no weight needs one.
+            embedding = self._decoder.model.embed_tokens
+            handle = embedding.register_forward_hook(lambda _m, _i, out: out.requires_grad_())
+            try:
+                yield
+            finally:
+                handle.remove()
 
     def add(self, sequences: Sequence[Sequence[int]]) -> None:
         """A forward and a backward pass; rows are padded on the right, which causal attention ignores."""
@@ -244,14 +248,7 @@ class _Recorder:
             ).loss
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
-    def remove(self) -> None:
-        """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-
-    def _features(
-        self, into: LayerStatistics, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
-    ) -> None:
+    def _features(self, into: LayerStatistics, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         x_NC = inputs[0].detach()[self._real_BT]
         y_NC = output.detach()[self._real_BT]
         if not (torch.isfinite(x_NC).all() and torch.isfinite(y_NC).all()):
@@ -264,7 +261,5 @@ class _Recorder:
             lambda gradient: into.add_gradients(x_NC, gradient[self._real_BT])
         )
 
-    def _residual(
-        self, into: LayerStatistics, module: nn.Module, inputs: Any, output: Tensor
-    ) -> None:
+    def _residual(self, into: LayerStatistics, inputs: Any, output: Tensor) -> None:
         into.add_residual(output.detach()[self._real_BT])

@@ -6,11 +6,14 @@ the effective rank.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.module import Activation, GatedActivation
+from stamm.activations.spec.gradient_checks import StatedGradient
 from stamm.observe.records import LayerObservation, LearnedParameter
 
 RANK_UNITS = 1024
@@ -18,6 +21,7 @@ RANK_TOKENS = 4
 """Tokens for each unit of the effective rank, at least: with as many, the rank of a sample is 3 to 4 %
 below that of all tokens; with one, a fifth; with fewer, the number of tokens bounds it."""
 DEAD = 1e-6
+GRADIENT_DEAD = 0.01
 _BLOCK = 2**20  # numbers of one float64 block
 _SMALLEST = 1e-30
 
@@ -33,6 +37,9 @@ class LayerStatistics:
     negative_gradient_share   sum of |dL/dx| over x < 0, as a share of that over all x
     negative_slope_share      the same over x with f'(x) < 0
     mean_abs_slope            mean of |f'(x)|, of the derivative that the backward pass uses
+    gradient_dead_share       share of units whose mean |f'(x)| is below GRADIENT_DEAD
+    one_sided_share           share of units whose x all lie between two neighbouring knots of f, so that
+                              the layer never sees their other pieces. None where f has one piece
     nonlinearity              min over a, b of E[(f(x) - a x - b)^2] / Var f(x), all units together: the
                               share of the variance of f that the best line does not explain; 0 for a
                               linear f, 0.2665 for ReLU of a standard normal. None if f is constant
@@ -64,7 +71,9 @@ class LayerStatistics:
         kept = min(units, RANK_UNITS)
         self._columns = torch.arange(kept) * units // kept
         self._gram = torch.zeros(kept, kept, dtype=torch.float64)
-        self._slope = 0.0
+        self._slope = torch.zeros(units, dtype=torch.float64)
+        self._low = torch.full((units,), math.inf, dtype=torch.float64)
+        self._high = -self._low
         self._flow = torch.zeros(3, dtype=torch.float64)
         self._residual = torch.zeros(0, dtype=torch.float64)
         self._ratio = 0.0
@@ -80,7 +89,9 @@ class LayerStatistics:
                 self._moments[row] += values.sum(0)
             self._negative += int((x < 0).sum())
             self._zeros += int((y == 0).sum())
-            self._slope += float(slope.abs().sum())
+            self._slope += slope.expand_as(x).abs().sum(0)
+            self._low = torch.minimum(self._low, x.amin(0))
+            self._high = torch.maximum(self._high, x.amax(0))
             self._squares += (y * y).sum(0)
             self._largest = torch.maximum(self._largest, y.abs().amax(0))
             kept = y[:, self._columns]
@@ -120,7 +131,9 @@ class LayerStatistics:
             negative_share=self._negative / count,
             negative_gradient_share=negative / whole if whole > 0 else None,
             negative_slope_share=falling / whole if whole > 0 else None,
-            mean_abs_slope=self._slope / count,
+            mean_abs_slope=float(self._slope.sum()) / count,
+            gradient_dead_share=float((self._slope / tokens < GRADIENT_DEAD).double().mean()),
+            one_sided_share=self._one_sided(),
             nonlinearity=_unexplained(self._moments.sum(1, keepdim=True), count),
             unit_nonlinearity=_unexplained(self._moments, tokens),
             dead_share=float((self._largest <= DEAD * mean_square**0.5).double().mean()),
@@ -130,6 +143,24 @@ class LayerStatistics:
             kurtosis=float((square**2).mean() / square.mean().clamp(min=_SMALLEST) ** 2),
             max_median=self._ratio / tokens,
         )
+
+    def _one_sided(self) -> float | None:
+        spec, parameters = self._module.spec, self._parameters()
+        names = [parameter.name for parameter in spec.parameters]
+        values = [torch.as_tensor(p).expand(self.units).tolist() for p in parameters]
+        shapes = list(zip(*values, strict=True)) or [()] * self.units
+        knots = {
+            shape: StatedGradient(spec, dict(zip(names, shape, strict=True))).knots
+            for shape in set(shapes)
+        }
+        if not any(knots.values()):
+            return None
+        ranges = zip(self._low.tolist(), self._high.tolist(), strict=True)
+        crossed = sum(
+            any(low < knot < high for knot in knots[shape])
+            for (low, high), shape in zip(ranges, shapes, strict=True)
+        )
+        return 1.0 - crossed / self.units
 
     def _parameters(self) -> tuple[Tensor | float, ...]:
         """Effective values of the spec's parameters: shape () or (C,)."""

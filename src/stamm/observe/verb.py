@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stamm.base.config import assignments, to_plain
 from stamm.base.console import Console
@@ -20,7 +20,7 @@ from stamm.engine.checkpoint_files import STATE
 from stamm.models.model_source import ModelSource, find_models
 from stamm.observe.comparison import comparison_record
 from stamm.observe.config import ObserveConfig
-from stamm.observe.records import ObserveComparisonFile, ObserveFile
+from stamm.observe.records import MEASURES, ObserveComparisonFile, ObserveFile, PlasticityFile
 from stamm.recipes.jobs import loaded
 from stamm.recipes.trained_models import (
     Results,
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from stamm.models.loading import OpenModel
 
 FOLDER, FILE, STEPS = "observe", "observe.json", "steps"
+PLASTICITY = "plasticity.json"
+R = TypeVar("R", ObserveFile, PlasticityFile)
 COMPARISON = "observe_comparison.json"
-_MODEL = "stamm.observe.model"  # loads torch
+_MODEL, _JOB = "stamm.observe.model", "stamm.observe.job"  # load torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +65,19 @@ class Observations(Results[ObserveFile]):
     """Observations by model folder or checkpoint.
 
     comparison_file   of a comparison: its arms by depth; None for other runs
+    plasticity        results of the plasticity probe, with probe="plasticity", which observes no layers
     """
 
-    def __init__(self, targets: list[_Target], comparison_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        targets: list[_Target],
+        comparison_file: Path | None = None,
+        probe: Literal["layers", "plasticity"] = "layers",
+    ) -> None:
         places = {target.checkpoint or target.source.model: target.file for target in targets}
-        super().__init__(places, partial(read_record, ObserveFile))
+        of_layers = probe == "layers"
+        super().__init__(places if of_layers else {}, partial(read_record, ObserveFile))
+        self.plasticity = Results({} if of_layers else places, partial(read_record, PlasticityFile))
         self.comparison_file = comparison_file
 
     @property
@@ -92,7 +102,8 @@ def observe(
 
         stamm.observe("runs/demo/arms/xielu", tokens=4096).only.layers
 
-    changes, settings   of `ObserveConfig`: "tokens=4096", tokens=4096
+    changes, settings   of `ObserveConfig`: "tokens=4096", tokens=4096; probe="plasticity" fills
+               `Observations.plasticity`
     out        result of a Hugging Face folder; by default observations/NAME
     dry_run    run nothing: the result names the files
     Raises     StammError with what is wrong and the fix
@@ -101,12 +112,17 @@ def observe(
     config = changed(ObserveConfig(), assignments(changes, settings))
     if (root / "final").is_dir() and is_comparison(root):
         check_no_out(out)
+        if config.probe == "plasticity":
+            raise RunError(f"{root} is a comparison", fix="Name one run of it, without probe")
         return _compare(config, root, dry_run)
     targets = list(_targets(root, config, out))
     if not dry_run:
         for target in targets:
-            _observed(target, config)
-    return Observations(targets)
+            if config.probe == "plasticity":
+                _observed(target, config, PlasticityFile)
+            else:
+                _observed(target, config, ObserveFile)
+    return Observations(targets, probe=config.probe)
 
 
 def _targets(
@@ -135,66 +151,60 @@ def _targets(
 
 def _file_name(config: ObserveConfig) -> str:
     """observe.json holds the held-out split; every other text has a file named by its SHA-256."""
+    plastic = config.probe == "plasticity"
     if config.text is None:
-        return FILE
-    return f"text-{loaded(_MODEL).text_sha256(config, None)[:8]}.json"
+        return PLASTICITY if plastic else FILE
+    text = f"text-{loaded(_MODEL).text_sha256(config, None)[:8]}.json"
+    return f"{Path(PLASTICITY).stem}-{text}" if plastic else text
 
 
 def _with_checkpoints(target: _Target, config: ObserveConfig, arm: Path) -> Iterator[_Target]:
     """The checkpoints of an arm, where the configuration asks for all, then the model."""
     if config.checkpoints == "all":
         for path in checkpoints_of(arm):
-            more = "" if config.text is None else f"-{target.file.stem}"
+            more = "" if target.file.name == FILE else f"-{target.file.stem}"
             file = target.file.parent / STEPS / f"{path.name}{more}.json"
             yield replace(target, checkpoint=path, file=file)
     yield target
 
 
-def _observed(target: _Target, config: ObserveConfig) -> ObserveFile:
+def _observed(target: _Target, config: ObserveConfig, kind: type[R]) -> R:
     """The observation of a model; one of the same settings, text and weights is not repeated."""
     folder = target.file.parent
     if target.lock is None:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Console()) as console:
-            return _observe(target, config, console)
+            return _observe(target, config, kind, console)
     arm = target.source.model.resolve().parent
     with writing("observe", target.lock, arm, folder) as console:
-        return _observe(target, config, console)
+        return _observe(target, config, kind, console)
 
 
-def _observe(target: _Target, config: ObserveConfig, console: Console) -> ObserveFile:
-    observed = loaded(_MODEL)
+def _observe(target: _Target, config: ObserveConfig, kind: type[R], console: Console) -> R:
     if target.checkpoint is not None:
         weights = sha256_file(target.checkpoint / STATE)
     else:
         weights = target.source.weights_sha256
     settings = {**to_plain(config), "checkpoints": None, "text": None}
-    schema = ObserveFile.SCHEMA
-    identity = sha256_value([schema, settings, observed.text_sha256(config, target.pack), weights])
+    text = loaded(_MODEL).text_sha256(config, target.pack)
+    # Results of an earlier version have fewer measures.
+    identity = sha256_value([kind.SCHEMA, MEASURES, settings, text, weights])
     if target.file.is_file():
         with contextlib.suppress(DataError):
-            stored = read_record(ObserveFile, target.file)
+            stored = read_record(kind, target.file)
             if stored.identity == identity:
                 return stored
     loaded("stamm.models.determinism").set_determinism(config.threads)
     model = _load(target)
     console.log(str(target.checkpoint or target.source.model))
-    chosen = _text(config, target, model)
-    layers = observed.observe_layers(config, model.decoder, chosen, console)
+    content = loaded(_JOB).observed_model(
+        config, model, target.pack, console, checkpoint=target.checkpoint is not None
+    )
     if target.checkpoint is None:
         set_aside(target.file.parent, model.sha256)
     step = None if target.checkpoint is None else int(target.checkpoint.name.removeprefix("step-"))
-    content = {
-        "model_sha256": model.sha256,
-        "identity": identity,
-        "step": step,
-        "text": chosen.name,
-        "documents": chosen.documents,
-        "tokens": chosen.tokens,
-        "layers": [asdict(layer) for layer in layers],
-    }
-    write_record(target.file, ObserveFile, content)
-    return read_record(ObserveFile, target.file)
+    write_record(target.file, kind, {**content, "identity": identity, "step": step})
+    return read_record(kind, target.file)
 
 
 def _load(target: _Target) -> OpenModel:
@@ -205,14 +215,6 @@ def _load(target: _Target) -> OpenModel:
     else:
         opened = loaded("stamm.models.loading").open_model(target.source)
     return opened
-
-
-def _text(config: ObserveConfig, target: _Target, model: OpenModel) -> Any:
-    context = model.decoder.config.max_context
-    if config.text is None and target.pack is not None:
-        return loaded(_MODEL).packed_text(config, target.pack, context)
-    path = Path(config.text or "")
-    return loaded(_MODEL).text_of_file(config, path, model.tokenizer.encode, model.prefix, context)
 
 
 def _compare(config: ObserveConfig, root: Path, dry_run: bool) -> Observations:
@@ -244,7 +246,7 @@ def _compare(config: ObserveConfig, root: Path, dry_run: bool) -> Observations:
         comparison = root / f"{comparison.stem}-{Path(_file_name(config)).stem}.json"
     if dry_run:
         return Observations(targets, comparison)
-    observations = {target: _observed(target, config) for target in targets}
+    observations = {target: _observed(target, config, ObserveFile) for target in targets}
     # The model of a run is the last of its targets, after its checkpoints.
     last = {
         name: {seed: observations[every[-1]] for seed, every in seeds.items()}

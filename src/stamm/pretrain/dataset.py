@@ -121,7 +121,7 @@ class SequenceSampler:
 
     def batch(self, first: int, count: int) -> TokenBatch:
         """Sequences first .. first + count - 1 of the run."""
-        rows = [self._row(start) for start in self._order.windows(first, count).tolist()]
+        rows = [self._row(start) for start in self._starts(first, count)]
         tokens, document, keep = (np.stack(part) for part in zip(*rows, strict=True))
         return TokenBatch(
             tokens_BT=torch.from_numpy(tokens[:, :-1].copy()),
@@ -149,6 +149,11 @@ class SequenceSampler:
         for start in self._order.windows(0, count).tolist():
             stop = start + self._context + 1
             yield self._stream.read(start, stop)[1:], self._documents(start, stop)[1:]
+
+    def _starts(self, first: int, count: int) -> list[int]:
+        """The first token of each of the sequences first .. first + count - 1."""
+        starts: list[int] = self._order.windows(first, count).tolist()
+        return starts
 
     def _row(self, start: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """T + 1 tokens from `start` on, their documents, and the loss mask of the T targets."""

@@ -2,7 +2,8 @@
 
 Reads    pack (a packed corpus) and tokenizer (only recorded); or foreign.0, foreign.1, .. (token
          files without .bin and .idx) and tokenizer (the one that they were tokenized with); tuned,
-         where the configuration names an entry of it (results of the learning-rate finder)
+         where the configuration names an entry of it (results of the learning-rate finder); forget
+         and source (config.json of an arm), where it trains without some documents
 Writes   what `pretrain.training_run` writes
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,13 @@ from typing import Any
 from stamm.base.config import to_plain
 from stamm.base.console import Progress
 from stamm.base.errors import ConfigError
+from stamm.base.schema import read_record
 from stamm.base.units import bytes_text
 from stamm.corpus.megatron_dataset import MegatronTokens
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.shuffle import Proof, StoredTokens, TokenStream
+from stamm.corpus.shuffle import Proof, StoredTokens, TokenStream, WindowOrder
 from stamm.engine.background_check import BackgroundCheck
+from stamm.engine.checkpoint_files import branch_from
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.estimate import DEVICES, Devices
 from stamm.engine.peak_flops import device_name
@@ -30,11 +34,20 @@ from stamm.losses.config import Goldfish
 from stamm.losses.goldfish import coverage
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import SequenceSampler
+from stamm.pretrain.forget.config import ForgetConfig
+from stamm.pretrain.forget.documents import read_spans
+from stamm.pretrain.forget.records import FORGET, ForgetFile
+from stamm.pretrain.forget.sequences import RemainingSequences
 from stamm.pretrain.lr_finder import apply_tuning
 from stamm.pretrain.plan import plan
 from stamm.pretrain.plan_warnings import RARE_STEPS, rare_gradients
 from stamm.pretrain.train import load_objective
-from stamm.pretrain.training_run import TrainingData, TrainingKind, train_run
+from stamm.pretrain.training_run import (
+    TrainingData,
+    TrainingKind,
+    recorded_kernels,
+    train_run,
+)
 from stamm.runs.job import Workspace
 
 READ_FIRST = 30 * 10**9
@@ -45,14 +58,38 @@ COVERAGE_TOKENS = 20_000_000  # a sample of this many tokens gives the rate to 4
 
 def run(config: PretrainConfig, workspace: Workspace) -> None:
     """Train `config.model` on its tokens, from the newest checkpoint when there is one."""
-    config = apply_tuning(config, workspace.inputs)
+    branch = None
+    if isinstance(config, ForgetConfig):
+        record = read_record(ForgetFile, workspace.inputs["forget"] / FORGET)
+        branch = RunBranch(source=workspace.inputs["source"].parent, step=record.checkpoint)
+    else:
+        config = apply_tuning(config, workspace.inputs)
+    train(config, workspace, branch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunBranch:
+    """Training that continues another run to the same bits.
+
+    source   folder of its arm
+    step     of the checkpoint to resume from; 0: from the beginning
+    until    step to stop at; None: the last
+    """
+
+    source: Path
+    step: int
+    until: int | None = None
+
+
+def train(config: PretrainConfig, workspace: Workspace, branch: RunBranch | None = None) -> None:
+    """Train `config.model` from the newest checkpoint in the folder, from that of `branch`, or from the beginning."""
     stream = open_stream(config, workspace.inputs)
     _check_vocabulary(config, stream)
 
     def open_data(world: DistributedContext) -> TrainingData:
-        windows = SequenceSampler(
-            stream, config.context, config.seed, config.goldfish, config.masks
-        )
+        if branch is not None and world.is_main_process:
+            branch_from(branch.source, branch.step, workspace.folder)
+        windows = _sequences(config, stream, workspace.inputs)
         if world.is_main_process:
             for line in plan_lines(config, windows.per_epoch, _devices(world)):
                 workspace.progress.log(line)
@@ -70,8 +107,27 @@ def run(config: PretrainConfig, workspace: Workspace) -> None:
         open_data=open_data,
         make_objective=load_objective(config.objective),
         start=_start(config, workspace.inputs),
+        kernels=recorded_kernels(branch.source) if branch else None,
+        until=branch.until if branch else None,
     )
     train_run(config, workspace, kind)
+
+
+def _sequences(
+    config: PretrainConfig, stream: TokenStream, inputs: Mapping[str, Path]
+) -> SequenceSampler:
+    """The sequences of the run, without the documents that it forgets."""
+    given = stream, config.context, config.seed, config.goldfish, config.masks
+    if not isinstance(config, ForgetConfig):
+        return SequenceSampler(*given)
+    per_epoch = WindowOrder(stream.stages, config.context, config.seed).count
+    return RemainingSequences(
+        *given,
+        spans=read_spans(inputs["forget"]),
+        rule=config.rule,
+        first=config.first_sequence,
+        total=config.total_sequences(per_epoch),
+    )
 
 
 def plan_lines(config: PretrainConfig, per_epoch: int, devices: Devices | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -131,6 +132,7 @@ def plan(
         "time": time,
         "disk": disk,
         "checkpoints": _checkpoints(config, batches.num_steps, disk["checkpoint"], time),
+        "forget": _forgetting(config, batches.num_steps, total, disk["checkpoint"]),
         "learning_rate": _rates(config, total),
         "batch_size": _sizes(config, total),
     }
@@ -311,6 +313,34 @@ def _checkpoints(
         "waits_seconds": waits,
         "share": waits / (waits + between) if between else None,
     }
+
+
+def _forgetting(
+    config: PretrainConfig, steps: int, total: int, size: int
+) -> dict[str, float | int]:
+    """Share of the steps that are trained again to forget a document exactly, on average over the step that
+    first reads it; and the same with a checkpoint kept of every tenth of the run.
+
+    bytes   of those further checkpoints
+    """
+    engine = config.engine
+    newest = range(engine.checkpoint_every, steps, engine.checkpoint_every)
+    kept = {*newest[-engine.keep_checkpoints :], _flat_steps(config, total, steps)}
+    kept |= set(range(engine.keep_every, steps, engine.keep_every)) if engine.keep_every else set()
+    every = max(-(-steps // 10), 1)
+    more = kept | set(range(every, steps, every))
+    return {
+        "share": _share_again(kept, steps),
+        "keep_every": every,
+        "share_kept": _share_again(more, steps),
+        "bytes": size * len(more - kept),
+    }
+
+
+def _share_again(kept: set[int], steps: int) -> float:
+    """Mean share of the steps behind the last of the checkpoints `kept` before a step."""
+    places = [0, *sorted(step for step in kept if 0 < step < steps), steps]
+    return sum((b - a) * (steps - a) for a, b in itertools.pairwise(places)) / steps**2
 
 
 def _points(total: int) -> list[int]:

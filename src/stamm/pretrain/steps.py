@@ -12,6 +12,8 @@ from stamm.models.config import GatedFFN, PlainFFN
 from stamm.pretrain.activation_check_config import ActivationCheckConfig
 from stamm.pretrain.average_config import WeightAverage
 from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.forget.config import ForgetPlanConfig
+from stamm.pretrain.forget.records import DOCUMENTS, FORGET, NEAR, PASSAGES
 from stamm.pretrain.lr_finder import CHOSEN, REFINED, ChoiceConfig
 from stamm.pretrain.step_timing_config import STEP_TIMING, StepTimingConfig
 from stamm.runs.job import TRAINED, TRAINING_RECORDS, Step
@@ -111,6 +113,29 @@ def rate_step(
         folder=f"tune/{config.arm}/{folder}",
         inputs=inputs,
         outputs=({"refine": REFINED, "choose": CHOSEN}[job],),
+    )
+
+
+def forget_step(
+    config: ForgetPlanConfig,
+    folder: str,
+    inputs: Mapping[str, str],
+    *,
+    external: Mapping[str, Path],
+) -> Step:
+    """Plan of the training that forgets documents.
+
+    inputs     "pack", "tokenizer" and "source" (config.json of the arm); "corpus" where there is one
+    external   the requests, and further files that identify the inputs
+    """
+    return Step(
+        name="forget",
+        job="forget",
+        config=config,
+        folder=folder,
+        inputs=dict(inputs),
+        external=external,
+        outputs=(FORGET, DOCUMENTS, NEAR, PASSAGES),
     )
 
 

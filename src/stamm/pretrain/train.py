@@ -53,6 +53,7 @@ def train_decoder(
     validation: MakeValidation | None = None,
     stopping: EarlyStopping | None = None,
     check: BackgroundCheck | None = None,
+    until: int | None = None,
 ) -> TrainedModel:
     """Train `config.model` on `windows`, from the newest checkpoint or the beginning, to the end.
 
@@ -61,6 +62,7 @@ def train_decoder(
     validation   makes a further evaluation during training; None: only that of `config.evaluate`
     stopping   early stopping by a metric of the evaluations; None: none
     check      a check of the data that the first checkpoint waits for; None: none
+    until      the step to stop at; None: the last
 
     Raises   what `engine.trainer_setup.fit` raises, and ConfigError for what is not an objective
     """
@@ -77,7 +79,9 @@ def train_decoder(
         validate = validation(config, decoder, num_steps, world)
         return lambda step: {**validate(step), **(sampled(step) if sampled else {})}
 
-    return fit(config, objective, num_steps, workspace, world, start, evaluator, stopping, check)
+    return fit(
+        config, objective, num_steps, workspace, world, start, evaluator, stopping, check, until
+    )
 
 
 def objective_class(name: str) -> type:

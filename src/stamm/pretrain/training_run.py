@@ -105,6 +105,8 @@ class TrainingKind:
     validation       a further evaluation during training; None: none
     stopping         early stopping; None: none
     save             writes the trained model: its configuration, its weights by name, its folder
+    kernels          of a run that this one continues to the same bits; None: chosen here
+    until            the step to stop at; None: the last
     """
 
     name: str
@@ -114,6 +116,8 @@ class TrainingKind:
     validation: MakeValidation | None = None
     stopping: EarlyStopping | None = None
     save: Callable[[DecoderConfig, dict[str, Tensor], Path], None] = save_trained
+    kernels: Choices | None = None
+    until: int | None = None
 
 
 FLOAT32_FLOPS = 2.4e17
@@ -172,7 +176,9 @@ def _train(
     choices: Choices = {}
     if device.type == "cpu":
         choices = world.broadcast_object(
-            _choices(config, sequences.per_epoch, world, folder) if world.is_main_process else None
+            _choices(config, kind.kernels, sequences.per_epoch, world, folder)
+            if world.is_main_process
+            else None
         )
         slower = [name for name, chosen in choices.items() if chosen == "torch"]
         if slower and config.engine.kernels == "auto":
@@ -205,6 +211,7 @@ def _train(
             kind.validation,
             kind.stopping,
             data.check,
+            kind.until,
         )
     weights = full_state_dict(trained.decoder, world)
     devices = Counter(world.all_gather_object(device_name(world.device)))
@@ -224,13 +231,23 @@ def _train(
 
 
 def _choices(
-    config: DecoderTrainingConfig, per_epoch: int, world: DistributedContext, folder: Path
+    config: DecoderTrainingConfig,
+    given: Choices | None,
+    per_epoch: int,
+    world: DistributedContext,
+    folder: Path,
 ) -> Choices:
-    """The kernels recorded when the run started, or new choices."""
-    path = folder / "manifest.json"
-    if not path.exists():
-        return choices_of_run(config, config.total_sequences(per_epoch), world)
-    manifest = read_json(path, MANIFEST_FIX)
+    """The kernels recorded when the run started, those `given` for a new one, or new choices."""
+    if (folder / "manifest.json").exists():
+        return recorded_kernels(folder)
+    return (
+        choices_of_run(config, config.total_sequences(per_epoch), world) if given is None else given
+    )
+
+
+def recorded_kernels(folder: Path) -> Choices:
+    """The kernels that the manifest of the arm in `folder` records."""
+    manifest = read_json(folder / "manifest.json", MANIFEST_FIX)
     held = manifest.get("kernels", {}) if isinstance(manifest, dict) else {}
     return dict(held) if isinstance(held, dict) else {}
 

@@ -321,7 +321,13 @@ def pretraining_of(folder: Path, code: Sequence[str]) -> PretrainConfig:
     """
     path = folder / "config.json"
     try:
-        config = from_plain(PretrainConfig, read_json(path)["config"], str(path))
+        plain = read_json(path)["config"]
+        if "rule" in plain:
+            raise ConfigError(
+                f"{folder} was trained without documents that it forgot",
+                fix="Name the run with them; documents=a.txt,b.txt forgets those of several requests",
+            )
+        config = from_plain(PretrainConfig, plain, str(path))
     except (KeyError, TypeError):
         raise DataError(f"{path} is not the configuration of a pretraining run") from None
     check_stored_code(config, str(path), code, "set code=mine.py:Name")

@@ -22,6 +22,7 @@ from stamm.recipes import (
     corpus_models,
     demo,
     evidence_recipes,
+    forget,
     llama,
     own_text,
     replay,
@@ -37,6 +38,7 @@ from stamm.recipes.branches import CooldownRecipe, LongerRecipe
 from stamm.recipes.compare import Comparison
 from stamm.recipes.corpus import CorpusRecipe
 from stamm.recipes.corpus_models import BoundsRecipe, ClassifierRecipe, LanguagesRecipe
+from stamm.recipes.forget import ForgetRecipe
 from stamm.recipes.own_text import OwnText
 from stamm.recipes.replay import ReplayRecipe
 from stamm.recipes.robots import RobotsRecipe
@@ -60,6 +62,7 @@ Branching = (
     ReplayRecipe
     | CooldownRecipe
     | LongerRecipe
+    | ForgetRecipe
     | AdaptRecipe
     | SFTRecipe
     | PreferenceRecipe
@@ -120,6 +123,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("pretrain.cooldown", branches.cooldown),
     Recipe("pretrain.longer", branches.longer),
     Recipe("pretrain.apertus_8b_longer", branches.apertus_8b_longer),
+    Recipe("pretrain.forget", forget.forget),
     Recipe("adapt.activation", adapt.activation),
     Recipe("align.demo", align_demo.align_demo),
     Recipe("align.sft", align.sft),

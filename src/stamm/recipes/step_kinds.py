@@ -44,6 +44,7 @@ _KINDS = (
     StepKind("pack", "stamm.corpus.pack_job:pack"),
     StepKind("activation", "stamm.pretrain.activation_check:run"),
     StepKind("pretrain", "stamm.pretrain.job:run", all_ranks=True, side_by_side=True),
+    StepKind("forget", "stamm.pretrain.forget.job:run"),
     StepKind("step_timing", "stamm.pretrain.step_timing:run", all_ranks=True),
     StepKind("refine", "stamm.pretrain.lr_finder:refine"),
     StepKind("choose", "stamm.pretrain.lr_finder:choose"),

@@ -21,6 +21,7 @@ from stamm.evaluate.records import (
 )
 from stamm.export.card_table import LONGEST_CELL, card_table
 from stamm.export.records import ParityFile
+from stamm.pretrain.forget.results import COLUMNS, Forgetting, summary_lines
 from stamm.release.checksums import SUMS
 from stamm.release.evaluations import dataset_name, finite_metrics, model_index
 from stamm.release.facts import ReleaseFacts
@@ -47,6 +48,7 @@ def release_card(facts: ReleaseFacts, unanswered: int) -> str:
         *_training(facts),
         *evaluation(facts.tasks),
         *memorization(facts.memorization),
+        *_forgotten(facts.forgetting),
         *_contents(facts),
         *_unknown(facts, unanswered),
     ]
@@ -184,6 +186,14 @@ def _interval(value: MeanInterval) -> str:
     if value.low is None or value.high is None:
         return f"{value.mean:.3g}"
     return f"{value.mean:.3g} ({value.low:.3g} to {value.high:.3g})"
+
+
+def _forgotten(forgetting: Forgetting | None) -> Iterator[str]:
+    if forgetting is None:
+        return
+    yield "## Forgotten documents"
+    yield " ".join(summary_lines(forgetting.record))
+    yield card_table(COLUMNS, forgetting.rows)
 
 
 def _contents(facts: ReleaseFacts) -> Iterator[str]:

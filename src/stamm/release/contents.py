@@ -31,7 +31,9 @@ _OF_ARM = (
     # Numbers alone: other files have the texts of planted passages and canaries.
     "audit/*.json", "audit/*_scores.jsonl", "audit/grid_points.jsonl",
 )  # fmt: skip
-_OF_RUN = ("config.json", "manifest.json", "report.html", "activations/*/*.json")
+_OF_RUN = (
+    "config.json", "manifest.json", "report.html", "activations/*/*.json", "forget/forget.json",
+)  # fmt: skip
 _OF_TOKENIZER = ("*.json", "*.jinja")
 _OF_PACK = ("manifest.json", "order-*.parquet", "manifests/*.json")
 _OF_CORPUS = ("summary.json", "manifests/*.json")

@@ -19,6 +19,7 @@ from stamm.export.alignment_card import alignment_summaries
 from stamm.export.records import ParityFile
 from stamm.models.config import DecoderConfig
 from stamm.models.serialization import checked_config
+from stamm.pretrain.forget.results import Forgetting, read_forgetting
 from stamm.pretrain.records import TimingFile, TrainingSummary
 from stamm.release.config import ReleaseConfig
 from stamm.release.layout import PARITY, TOP_FORMAT
@@ -42,6 +43,7 @@ class ReleaseFacts:
     tasks            results of evaluation by name of their file
     alignment        prepared data of each stage of alignment, in order
     evidence         the provider's statements in the run's configuration
+    forgetting       documents that the model was trained again without; None for others
     """
 
     record: ReleaseFile
@@ -63,6 +65,7 @@ class ReleaseFacts:
     memorization: MemorizationFile | None
     alignment: tuple[PreparedSummary, ...]
     evidence: EvidenceConfig
+    forgetting: Forgetting | None = None
 
     @property
     def languages(self) -> Mapping[str, int]:
@@ -143,6 +146,7 @@ def read_release_facts(config: ReleaseConfig, arm: Path, evidence: EvidenceConfi
         memorization=memorization,
         alignment=tuple(alignment_summaries(arm / "model")),
         evidence=evidence,
+        forgetting=read_forgetting(root, arm),
     )
 
 

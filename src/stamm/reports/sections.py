@@ -15,6 +15,7 @@ SECTIONS = (
     "stamm.align.section:judge_sections",
     "stamm.adapt.section:sections",
     "stamm.align.section:sections",
+    "stamm.pretrain.forget.section:sections",
     "stamm.pretrain.section:sections",
     "stamm.observe.section:sections",
     "stamm.evaluate.section:sections",

@@ -24,7 +24,7 @@ class MetricsFile:
 
     def __init__(self, path: Path, after_step: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = _up_to(path, after_step)
+        kept = lines_up_to(path, after_step)
         write_bytes(path, kept)
         self._hash = hashlib.sha256(kept)
         self._file = path.open("ab")
@@ -70,10 +70,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def metrics_hash(path: Path, after_step: int) -> str:
     """SHA-256 of the lines up to a step, as `MetricsFile.sync` returned it at that step."""
-    return hashlib.sha256(_up_to(path, after_step)).hexdigest()
+    return hashlib.sha256(lines_up_to(path, after_step)).hexdigest()
 
 
-def _up_to(path: Path, step: int) -> bytes:
+def lines_up_to(path: Path, step: int) -> bytes:
+    """The lines of a metrics file up to a step, without an incomplete last one."""
     kept = []
     for line in _whole_lines(path):
         try:

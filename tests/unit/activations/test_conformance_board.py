@@ -37,7 +37,7 @@ from stamm.activations.board.page import (
 )
 from stamm.activations.board.records import BoardRecord, Errors
 from stamm.activations.board.rounded import correctly_rounded
-from stamm.activations.board.targets import RUNS, Case, _in_groups
+from stamm.activations.board.targets import RUNS, Case, in_groups
 from stamm.activations.catalog import get
 from stamm.activations.conformance import verb
 from stamm.activations.conformance.exact import FUNCTION, SAMPLED, SLOPE
@@ -247,7 +247,7 @@ def test_a_missing_or_short_result_is_the_problem_of_its_entry(numbers: int | No
 
     x = torch.ones(4)
     cases = [Case(program_of(get(name)), b"", (x,), ()) for name in ("relu", "relu6")]
-    right, wrong = _in_groups(run)(cases)
+    right, wrong = in_groups(run)(cases)
     assert isinstance(right, list) and torch.equal(right[1], x)
     assert isinstance(wrong, RunError) and "relu6 raises" in wrong.line()
 

@@ -13,12 +13,24 @@ from stamm.pages.config import ReportConfig
 from stamm.runs.job import Workspace
 from tests.unit.compare.test_comparison import LOSSES, write_comparison
 from tests.unit.reports.run_folder import write
-from tools.evidence import FOLDER, PAGE, PLOT, collected, estimates, measured, page, plot
+from tools.evidence import (
+    FOLDER,
+    PAGE,
+    PLOT,
+    SPREADS,
+    collected,
+    estimates,
+    measured,
+    page,
+    plot,
+    spreads,
+)
 
 
 def test_the_page_is_what_the_committed_results_give() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tools.evidence`"
     assert PLOT.read_text(encoding="utf-8") == plot()
+    assert json.loads(SPREADS.read_text(encoding="utf-8")) == spreads()
     claims = json.loads((FOLDER / "claims.json").read_text(encoding="utf-8"))
     assert sorted({claim["key"] for claim in claims}) == list("abcdefgh")
     # Once in the list of claims, once with its measurements

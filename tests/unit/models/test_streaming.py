@@ -11,7 +11,7 @@ import torch
 from stamm.base.errors import ConfigError
 from stamm.models import streaming
 from stamm.models.config import DecoderConfig, PlainFFN
-from stamm.models.decode_step import _StepLayer
+from stamm.models.decode_layer import _TorchLayer
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.sampling import sample
 from stamm.models.sampling_config import SamplingConfig
@@ -65,7 +65,7 @@ def test_it_can_be_stopped_and_continued_anywhere(monkeypatch: pytest.MonkeyPatc
     expected = sampled(given, config, frozenset(), 0)
     assert list(itertools.islice(stream.generate(given, config, frozenset()), 4)) == expected[:4]
     # interrupted between two layers: of the prompt's pass, whose first cache is longer then, or of a step
-    for owner, name, call in ((streaming.KVCache, "extend", 1), (_StepLayer, "__call__", 5)):
+    for owner, name, call in ((streaming.KVCache, "extend", 1), (_TorchLayer, "__call__", 5)):
         inner, calls = getattr(owner, name), itertools.count()
 
         def interrupted(

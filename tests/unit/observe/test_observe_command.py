@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,12 @@ from stamm.models.decoder import build_decoder
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.observe.config import ObserveConfig
 from stamm.observe.model import ObservedText, observe_layers, text_of_file
-from stamm.observe.records import LayerObservation, ObserveComparisonFile, ObserveFile
+from stamm.observe.records import (
+    LayerObservation,
+    ObserveComparisonFile,
+    ObserveFile,
+    PlasticityFile,
+)
 from stamm.reports.job import write_report
 from tests.unit.tutorials import working_folder
 from tests.unit.untrained_run import untrained_run
@@ -156,6 +162,85 @@ def test_a_text_of_the_user(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         assert said in capsys.readouterr().err
 
 
+def test_sparsity_is_calibrated_on_another_text(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run on its train split, of a text without a run on its first half; too short a text has none."""
+    from tests.unit.evaluate.test_evaluate_command import other_model
+
+    assert main(["observe", "run", "threads=1"]) == 0
+    stored = read_record(ObserveFile, folder / "run/observe/observe.json")
+    sparsity = stored.sparsity
+    assert sparsity is not None
+    assert (stored.text, sparsity.calibration) == ("held-out split", "train split")
+    assert 0.0 < sparsity.share < 1.0
+    shares = [layer.skippable_share or 0.0 for layer in stored.layers]
+    assert sparsity.share == pytest.approx(sum(shares) / 2)
+    assert f"{sparsity.share:.1%} of the units are skippable" in capsys.readouterr().out
+    other_model(folder / "other")
+    (folder / "long.txt").write_text("The river is wide. " * 40, encoding="utf-8")
+    (folder / "short.txt").write_text("The river is wide.", encoding="utf-8")
+    for name, known in (("long.txt", True), ("short.txt", False)):
+        assert main(["observe", "other", f"text={name}", "threads=1", "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out).values()
+        assert (found["sparsity"] is not None) == known
+        assert (found["layers"][0]["skippable_share"] is not None) == known
+        if known:
+            assert found["sparsity"]["calibration"] == "first half of long.txt"
+            assert found["sparsity"]["calibration_tokens"] < found["tokens"]
+
+
+def test_plasticity_of_checkpoints_and_of_the_model(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stamm.observe import job, plasticity
+
+    short = partial(plasticity.plasticity_loss, steps=4)
+    monkeypatch.setattr(job, "plasticity_loss", short)
+    model = load_decoder(folder / "run" / "model")
+    store = Checkpoints(folder / "run/checkpoints", 9, DistributedContext(torch.device("cpu")))
+    updater = ShardedOptimizer(model, lambda shard: torch.optim.SGD(model.parameters()))
+    store.save(5, model, updater, "")
+    assert main(["observe", "run", "threads=1", "tokens=64"]) == 0
+    layers = (folder / "run/observe/observe.json").read_bytes()
+    command = ["observe", "run", "probe=plasticity", "checkpoints=all", "threads=1"]
+    capsys.readouterr()
+    assert main([*command, "--dry-run"]) == 0
+    checkpoint, last = capsys.readouterr().out.splitlines()
+    assert checkpoint.endswith("-> run/observe/steps/step-00000005-plasticity.json")
+    assert last == "observe run/model -> run/observe/plasticity.json"
+    assert main(command) == 0
+    assert "new weights" in capsys.readouterr().out
+    assert (folder / "run/observe/observe.json").read_bytes() == layers
+    paths = [
+        folder / "run/observe" / name
+        for name in ("plasticity.json", "steps/step-00000005-plasticity.json")
+    ]
+    found = [read_record(PlasticityFile, path) for path in paths]
+    assert [file.step for file in found] == [None, 5]
+    # The checkpoint has the weights of the model.
+    assert found[0].final_loss == found[1].final_loss < found[0].initial_loss
+    assert found[0].fresh_loss not in (None, found[0].final_loss)
+    assert found[1].fresh_loss is None
+    written = paths[1].stat().st_mtime_ns
+    paths[0].unlink()
+    assert main([*command, "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == [
+        "run/observe/steps/step-00000005-plasticity.json", "run/observe/plasticity.json",
+    ]  # fmt: skip
+    assert paths[1].stat().st_mtime_ns == written
+    shutil.copytree(
+        folder / "run", folder / "study/arms/b", ignore=shutil.ignore_patterns("receipts")
+    )
+    (folder / "study/arms/b/config.json").unlink()
+    page = write_report(folder / "study", folder / "page.html").read_text(encoding="utf-8")
+    for anchor in ('id="plasticity"', 'id="outliers"', 'id="observed"'):
+        assert anchor in page
+    (folder / "mine.txt").write_text("The river is wide.", encoding="utf-8")
+    assert main([*command[:3], "text=mine.txt", "threads=1"]) == 0
+    assert len(list((folder / "run/observe").glob("plasticity-text-*.json"))) == 1
+
+
 def test_a_long_text_is_observed_in_contexts_up_to_the_tokens(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("a" * 50, encoding="utf-8")
     (tmp_path / "two.jsonl").write_text('{"text": "%s"}\n{"text": "bbb"}\n' % ("a" * 20))
@@ -278,6 +363,8 @@ def test_the_runs_of_a_comparison_are_observed_by_depth(
     lost = root / "final/relu/2/metrics.jsonl"
     lost.write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = ["observe", "compared", "threads=1", "tokens=64"]
+    assert main([*command, "probe=plasticity"]) == 1
+    assert "compared is a comparison" in capsys.readouterr().err
     assert main([*command, "--dry-run"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == (

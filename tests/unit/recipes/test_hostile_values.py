@@ -23,6 +23,7 @@ from stamm.corpus.goldfish_check import GoldfishCheck
 from stamm.export.config import ExportConfig
 from stamm.observe.config import ObserveConfig
 from stamm.recipes.catalog import RECIPES
+from stamm.steer.config import SteerConfig
 
 VALUES = ("0", "-1", "nan", "inf", "-inf", "1e30", "1e18", "1e-300", "-1e300")
 VERBS = (ScoreConfig, ChatConfig, GoldfishCheck, ExportConfig, ObserveConfig)
@@ -81,7 +82,8 @@ def roots() -> dict[str, Any]:
     return {
         **recipes,
         **verbs,
-        "sample": SampleConfig(prompts="-"),
+        "sample": SampleConfig(prompts="-", vector="-"),
+        "steer": SteerConfig(positive="-", negative="-"),
         "guided": override(recipes["pretrain.apertus_8b"], guided),
     }
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stamm.activations import catalog
 from stamm.activations.board.carried import carried
+from stamm.activations.board.gpu_targets import gpu_runs
 from stamm.activations.board.library import Library, LibraryFunction
 from stamm.activations.board.measure import Inputs, beyond, errors_at, inputs_of, short_row
 from stamm.activations.board.records import (
@@ -97,7 +98,7 @@ def measure_board(
     target_rows: list[TargetRow] = []
     short: list[tuple[EmissionTarget, TargetRun]] = []
     primitives: list[PrimitiveRow] = []
-    runs = {run.target: run for run in RUNS}
+    runs = {run.target: run for run in (*RUNS, *gpu_runs())}
     for target in (ROUNDED, *targets):
         runtime, measured_rows, measured = board.of(target, targets.get(target), runs.get(target))
         runtimes.append(runtime)

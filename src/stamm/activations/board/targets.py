@@ -158,32 +158,33 @@ def _program(*names: str) -> str:
     raise RunError(f"{' or '.join(names)} is not installed", fix=f"Install {names[0]}")
 
 
-def _done(command: Sequence[str], folder: Path, what: str) -> str:
+def done(command: Sequence[str], folder: Path, what: str) -> str:
     """Output of a command.
 
     Raises   RunError where it fails.
     """
     try:
-        done = subprocess.run(
+        ended = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, check=False, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired:
         raise RunError(f"{what} takes more than {_SECONDS} seconds") from None
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{what} fails: {raised(error)}") from None
-    if done.returncode:
-        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    if ended.returncode:
+        lines = [line for line in (ended.stderr or ended.stdout).splitlines() if line.strip()]
         raise RunError(f"{what} fails: {(lines or ['without a message'])[-1][:200]}")
-    return done.stdout
+    return ended.stdout
 
 
-def _version_of(*names: str) -> str:
+def version_of(*names: str) -> str:
     """First line of --version of the first of these programs that is installed."""
-    lines = _done([_program(*names), "--version"], Path(), names[0]).splitlines()
+    lines = done([_program(*names), "--version"], Path(), names[0]).splitlines()
     return lines[0] if lines else names[0]
 
 
-def _columns(case: Case) -> int:
+def columns(case: Case) -> int:
+    """Of its results: the value, and a gradient in each input and parameter."""
     return 1 + len(case.given) + len(case.parameters)
 
 
@@ -193,11 +194,11 @@ def _stored(case: Case, folder: Path) -> None:
 
 def _loaded(case: Case, folder: Path) -> list[Tensor]:
     rows: NDArray[np.float32] = np.fromfile(folder / f"{case.name}.out", np.float32)
-    results = torch.from_numpy(rows.reshape(_columns(case), len(case.given[0])))
+    results = torch.from_numpy(rows.reshape(columns(case), len(case.given[0])))
     return list(results if case.dtype == torch.float32 else rounded(results.double(), case.dtype))
 
 
-def _in_groups(
+def in_groups(
     run: Callable[[Sequence[Case], Path], None],
 ) -> Callable[[Sequence[Case]], Iterator[Outcome]]:
     """A run of some cases in a folder, which writes NAME.out for NAME.in."""
@@ -259,7 +260,7 @@ def _native(target: str, head: str, flags: Sequence[str]) -> Callable[[Sequence[
             own = f"of_{case.name}::stamm_{case.device_name}"
             parameters = [f"{p!r}" for p in case.parameters]
             inputs = [f"given[{k} * count + i]" for k in range(len(case.given))]
-            slopes = _columns(case) - 1
+            slopes = columns(case) - 1
             text += f"namespace of_{case.name} {{\n{body}\n}}\n" + _LOOP.format(
                 name=case.name,
                 number="double" if target == "c" else "float",
@@ -279,14 +280,14 @@ def _native(target: str, head: str, flags: Sequence[str]) -> Callable[[Sequence[
             contracted = ["-O2", "-ffp-contract=fast", "-march=native"]
         command = [_program(*_COMPILERS), "-std=c++17", *contracted]
         options = ["-shared", "-fPIC", "-w", *flags, "all.cpp", "-o", "all.so"]
-        _done([*command, *options], folder, "c++")
-        calls = json.dumps([[case.name, _columns(case), len(case.given)] for case in cases])
-        _done([sys.executable, "-c", _CALL, calls], folder, f"{target} as C++")
+        done([*command, *options], folder, "c++")
+        calls = json.dumps([[case.name, columns(case), len(case.given)] for case in cases])
+        done([sys.executable, "-c", CALL, calls], folder, f"{target} as C++")
 
     return run
 
 
-_CALL = """
+CALL = """
 import ctypes, json, sys
 import numpy as np
 library = ctypes.CDLL("./all.so")
@@ -327,7 +328,7 @@ def _javascript(cases: Sequence[Case], folder: Path) -> None:
         (folder / f"{case.name}.mjs").write_bytes(case.text)
     (folder / "all.mjs").write_text(_NODE)
     listed = json.dumps([[c.name, len(c.given), list(c.parameters)] for c in cases])
-    _done([_program("node"), "all.mjs", listed], folder, "node")
+    done([_program("node"), "all.mjs", listed], folder, "node")
 
 
 _LIBDEVICE = "from triton.language.extra import libdevice"
@@ -338,7 +339,7 @@ from {module} import {function}, {function}_gradients
 
 @triton.jit
 def kernel(given_ptr, results_ptr, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    lane = tl.arange(0, BLOCK)
+    lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     kept = lane < COUNT
 {loads}
     tl.store(results_ptr + lane, {function}({arguments}), mask=kept)
@@ -346,11 +347,12 @@ def kernel(given_ptr, results_ptr, COUNT: tl.constexpr, BLOCK: tl.constexpr):
 {stores}
 
 
-given = torch.from_numpy(np.fromfile("{name}.in", np.float32))
+given = torch.from_numpy(np.fromfile("{name}.in", np.float32)).to("{device}")
 count = len(given) // {inputs}
-results = torch.zeros({columns} * count)
-kernel[(1,)](given, results, COUNT=count, BLOCK=triton.next_power_of_2(count))
-results.numpy().tofile("{name}.out")
+results = torch.zeros({columns} * count, device="{device}")
+block = triton.next_power_of_2(count) if "{device}" == "cpu" else 512
+kernel[(triton.cdiv(count, block),)](given, results, COUNT=count, BLOCK=block)
+results.cpu().numpy().tofile("{name}.out")
 """
 
 
@@ -365,12 +367,22 @@ for name in {names!r}:
 
 
 def _triton(cases: Sequence[Case], folder: Path) -> None:
+    run = _INTERPRETED.format(path=[".", *sys.path], names=triton_modules(cases, folder, "cpu"))
+    done([sys.executable, "-c", run], folder, "Triton's interpreter")
+
+
+def triton_modules(cases: Sequence[Case], folder: Path, device: str) -> list[str]:
+    """Names of modules that run a case when they are loaded.
+
+    device   "cuda"; or "cpu" for Triton's interpreter
+    """
     for case in cases:
-        # The interpreter has no library of device functions.
-        interpreted = "import stamm.activations.fused.interpreted as libdevice"
-        module = case.text.decode().replace(_LIBDEVICE, interpreted)
+        module = case.text.decode()
+        if device == "cpu":  # the interpreter has no library of device functions
+            interpreted = "import stamm.activations.fused.interpreted as libdevice"
+            module = module.replace(_LIBDEVICE, interpreted)
         (folder / f"emitted_{case.name}.py").write_text(module)
-        inputs, slopes = len(case.given), _columns(case) - 1
+        inputs, slopes = len(case.given), columns(case) - 1
         loads = [
             f"    x{k} = tl.load(given_ptr + {k} * COUNT + lane, mask=kept)" for k in range(inputs)
         ]
@@ -396,10 +408,10 @@ def _triton(cases: Sequence[Case], folder: Path) -> None:
                 stores="\n".join(stores),
                 inputs=inputs,
                 columns=slopes + 1,
+                device=device,
             )
         )
-    run = _INTERPRETED.format(path=[".", *sys.path], names=[f"run_{case.name}" for case in cases])
-    _done([sys.executable, "-c", run], folder, "Triton's interpreter")
+    return [f"run_{case.name}" for case in cases]
 
 
 def _installed(name: str) -> str:
@@ -433,21 +445,21 @@ RUNS = (
     ),
     TargetRun(
         "c",
-        lambda: _version_of(*_COMPILERS),
+        lambda: version_of(*_COMPILERS),
         "float64 inside, rounded to float32",
-        _in_groups(_native("c", "#include <cmath>\nusing namespace std;\n", ())),
+        in_groups(_native("c", "#include <cmath>\nusing namespace std;\n", ())),
     ),
     TargetRun(
         "js",
-        lambda: f"node {_version_of('node')}",
+        lambda: f"node {version_of('node')}",
         "float64 inside, rounded to float32",
-        _in_groups(_javascript),
+        in_groups(_javascript),
     ),
     TargetRun(
         "cuda",
-        lambda: _version_of(*_COMPILERS),
+        lambda: version_of(*_COMPILERS),
         f"float32, {_CPP}",
-        _in_groups(
+        in_groups(
             _native(
                 "cuda",
                 "#include <cmath>\n",
@@ -458,16 +470,16 @@ RUNS = (
     ),
     TargetRun(
         "metal",
-        lambda: _version_of(*_COMPILERS),
+        lambda: version_of(*_COMPILERS),
         f"float32, {_CPP}",
-        _in_groups(_native("metal", _METAL_LIBRARY, ())),
+        in_groups(_native("metal", _METAL_LIBRARY, ())),
         has_short=True,
     ),
     TargetRun(
         "triton",
         lambda: _installed("triton"),
         "float32, in Triton's interpreter with torch's functions; not on a GPU",
-        _in_groups(_triton),
+        in_groups(_triton),
         has_short=True,
     ),
 )

@@ -15,6 +15,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import get_args
@@ -205,6 +206,45 @@ def without_gradients(calls: DirectCalls, parameters: Sequence[Tensor]) -> Opera
             return forward_of(inputs, fixed, calls.form, fuse=has_backend(inputs[0]))
 
     return operation
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """A compiled forward pass over float32 with constant effective values, for callers in C++.
+
+    address      of a function of `pointwise.h`: (in, out, rows, columns, parameters, sums, partial, threads)
+    parameters   float64, one row for each parameter of one number or of one for each column
+    by_column    whether each column has its own
+    """
+
+    address: int
+    parameters: Tensor
+    by_column: bool
+
+
+def forward_pass(calls: DirectCalls, parameters: Sequence[Tensor]) -> ForwardPass | None:
+    """The pass of `without_gradients` on a CPU; None where torch computes it.
+
+    Needs    `build.unavailable_reason()` is None
+    """
+    if is_eager(calls.form):
+        return None
+    form = built_form(calls.form)
+    name: PassName = "forward" if form.layout == "plain" else "gated_forward"
+    computing = form.computing(torch.empty(0, dtype=torch.float32, device="cpu"))
+    width = max((p.numel() for p in parameters), default=1)
+    try:
+        function = cpu.function_of(
+            name, form.kernel, form.fixed, computing, torch.float32, width > 1
+        )
+    except RunError as error:
+        report_unbuilt(calls.form, error)
+        return None
+    address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
+    assert address is not None
+    rows = [p.detach().double().reshape(-1).expand(width) for p in parameters]
+    given = torch.stack(rows) if rows else torch.empty(0, dtype=torch.float64, device="cpu")
+    return ForwardPass(address, given, width > 1)
 
 
 def prepare() -> None:

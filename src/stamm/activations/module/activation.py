@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from stamm.activations import catalog
 from stamm.activations.cache import is_judged
 from stamm.activations.codegen.kernel_lookup import kernel_of
-from stamm.activations.fused.direct import direct_calls, effective_tensors, without_gradients
+from stamm.activations.fused.direct import (
+    DirectCalls,
+    ForwardPass,
+    direct_calls,
+    effective_tensors,
+    forward_pass,
+    without_gradients,
+)
 from stamm.activations.fused.operation import Layout
 from stamm.activations.module.ops import operation_of
 from stamm.activations.spec import Gated, Spec
@@ -250,10 +257,19 @@ class ActivationModule(nn.Module):
         """
         if self.compat != EXACT:
             return self
+        return without_gradients(*self._frozen())
+
+    def frozen_pass(self) -> ForwardPass | None:
+        """`frozen` of float32 on a CPU as a compiled pass; None where torch computes it.
+
+        Needs    `fused.build.unavailable_reason()` is None
+        """
+        return forward_pass(*self._frozen()) if self.compat == EXACT else None
+
+    def _frozen(self) -> tuple[DirectCalls, list[Tensor]]:
         operation = next(iter(self._operations.values()))
         with torch.no_grad():
-            values = self.effective_tensors()
-        return without_gradients(direct_calls(operation, self.spec.parameters), values)
+            return direct_calls(operation, self.spec.parameters), self.effective_tensors()
 
     def _for_neurons(self, values: Tensor) -> Tensor:
         """One value for each neuron where each group has one."""

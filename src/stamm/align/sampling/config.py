@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from stamm.base.bounds import (
     AtLeastOne,
+    Finite,
     Natural,
     NotNegative,
     PositiveShare,
@@ -46,11 +47,26 @@ class SampleConfig(EngineSampling):
     prompts             a file with a prompt per row: a column prompt, or messages
     n                   completions of each prompt
     prompts_per_shard   prompts that are sampled and proven together
+    vector              file of a steering vector (`stamm steer`), with engine=stamm; "": none
+    strength            what it is multiplied by
+    any_model           use a vector that was fitted to other weights
     """
 
     prompts: Annotated[str, not_empty("set prompts=FILE")] = ""
     n: AtLeastOne = 1
     prompts_per_shard: AtLeastOne = 64
+    vector: str = ""
+    strength: Finite = 1.0
+    any_model: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        set_ = (self.strength, self.any_model) != (1.0, False)
+        validate(
+            self,
+            ("vector", self.engine == "stamm" or not self.vector, "is not read with engine=vllm"),
+            ("strength", bool(self.vector) or not set_, "and any_model are read with vector=FILE"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

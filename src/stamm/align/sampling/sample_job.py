@@ -16,6 +16,7 @@ Checked  tests/unit/align/test_sample_job.py, tests/cli/test_sample_command.py
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import shutil
@@ -56,6 +57,7 @@ from stamm.models.loading import OpenModel, open_model
 from stamm.models.model_source import ModelSource
 from stamm.models.sampling import sample
 from stamm.models.serialization import checked_config, load_decoder
+from stamm.models.steering import check_vector, read_vector, steered
 from stamm.runs.job import Workspace
 from stamm.runs.model_outputs import DECODER, weights_sha256
 from stamm.runs.run_sharded import run_shards
@@ -80,6 +82,15 @@ def run(config: SampleConfig, workspace: Workspace) -> None:
     if config.engine == "vllm":
         check_installed()
         source = _for_vllm(source, folder)
+    common = _files(source)
+    if config.vector:
+        check_vector(
+            open_model(source, chat=True).decoder,
+            read_vector(Path(config.vector)),
+            config.strength,
+            any_model=config.any_model,
+        )
+        common["vector"] = str(Path(config.vector).resolve())
     device = "cuda" if config.engine == "vllm" else device_type(config.device, "device")
     workspace = on_device(workspace, device)
     bad: list[BadRow] = []
@@ -90,12 +101,16 @@ def run(config: SampleConfig, workspace: Workspace) -> None:
         folder=folder,
         work="stamm.align.sampling.sample_job:sample_shard",
         settings={
-            # The path of the prompts is not part of a shard's identity; their content is.
-            "sample": to_plain(dataclasses.replace(config, prompts="-", device=device)),
+            # Paths are not part of a shard's identity; the content of their files is.
+            "sample": to_plain(
+                dataclasses.replace(
+                    config, prompts="-", vector=config.vector and "-", device=device
+                )
+            ),
             "chat_format_sha256": load_chat_format(source.tokenizer).sha256,
         },
         code_packages=CODE_PACKAGES,
-        common=_files(source),
+        common=common,
         places={"model": str(source.model.resolve()), "tokenizer": str(source.tokenizer.resolve())},
         shards=shards,
     )
@@ -131,8 +146,13 @@ def sample_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
     if isinstance(engine, VllmEngine):
         sampled = engine.sample(tokens, config, chat.stop_ids, keys)
     else:
-        unordered = sample(engine.decoder, tokens, config, chat.stop_ids, keys)
-        sampled = sorted(unordered, key=lambda completion: completion.request)
+        with contextlib.ExitStack() as steering:
+            if config.vector:
+                vector = job.common["vector"]  # that `run` has checked
+                added = steered(engine.decoder, vector, config.strength, any_model=True)
+                steering.enter_context(added)
+            unordered = sample(engine.decoder, tokens, config, chat.stop_ids, keys)
+            sampled = sorted(unordered, key=lambda completion: completion.request)
     rows = (
         completion_row(answered[completion.request // config.n], completion, config.n, chat)
         for completion in sampled

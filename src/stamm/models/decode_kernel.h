@@ -1,14 +1,13 @@
-// A layer's step of decoding between its matrix products, in float32: sums of the residual stream with
-// their RMS norm, and attention of one new token of each row over the KV cache.
+// A step of decoding, in float32: one new token of each row through all layers to the logits.
 //
-// A row's numbers depend neither on other rows nor on the number of threads. Widths are multiples of
-// a vector's lanes.
+// A row's numbers depend neither on other rows nor on the number of threads. Widths of the residual
+// stream and of heads are multiples of a vector's lanes.
 #pragma once
 #include <omp.h>
 
 #include <utility>
 
-#include "vectors.h"
+#include "pointwise.h"
 
 namespace stamm {
 
@@ -146,6 +145,131 @@ inline void attend_head(const Attention& a, const float* q, const float* keys, c
   if (e < E) mix<1>(weight, value + e, count, E, share, to + e, next + e);
 }
 
+// A matrix (outputs, inputs); inputs of a multiple of 16. packed: rows in blocks of 4, whose numbers
+// alternate by 16, padded to a multiple of 4 rows: it is read from the first number to the last, which
+// processors prefetch at twice the rate of 4 rows.
+struct Matrix {
+  const float *weight, *bias;
+  int64_t outputs, inputs, packed;
+};
+struct Product {
+  const Matrix& matrix;
+  float* y;
+  int64_t step;  // from a row of y to the next
+};
+constexpr int64_t block_rows = 4, piece = 16;
+constexpr int tile_rows = wide / block_rows;  // of x: the sums of a tile fill one vector
+
+// sums[4 m + r] = x[m] . weight[r]. A sum has the same bits for every M, and packed or not. Meanwhile
+// fetches `lines` of 64 bytes for every piece: of the next block, which is not read before all tiles
+// of this one are computed.
+template <int M, int lines>
+inline void tile(const float* const* weight, int64_t step, const float* x, int64_t x_step,
+                 int64_t inputs, float* sums, const char* next, int64_t next_step) {
+  V part[wide] = {};
+  for (int64_t i = 0; i < inputs; i += piece, next += next_step) {
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < piece; j += wide) {
+      V w[block_rows];
+#pragma GCC unroll 4
+      for (int r = 0; r < block_rows; ++r) w[r] = at(weight[r] + i / piece * step + j);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) {
+        const V given = at(x + m * x_step + i + j);
+#pragma GCC unroll 4
+        for (int r = 0; r < block_rows; ++r) part[m * block_rows + r] += given * w[r];
+      }
+    }
+#pragma GCC unroll 2
+    for (int line = 0; line < lines; ++line) __builtin_prefetch(next + 64 * line, 0, 2);
+  }
+  store(lane_sums(part), sums);
+}
+using Tile = void(const float* const*, int64_t, const float*, int64_t, int64_t, float*, const char*,
+                  int64_t);
+template <int M = tile_rows>
+inline Tile* pick(int64_t tall, int64_t tiles) {
+  if constexpr (M > 1)
+    if (tall < M) return pick<M - 1>(tall, tiles);
+  return tiles == 1 ? tile<M, 0> : tiles < 4 ? tile<M, 2> : tile<M, 1>;
+}
+
+// Outputs o .. o + 3 of all rows of x.
+inline void multiply_block(const Product& p, int64_t o, const float* x, int64_t x_step, int64_t rows) {
+  const Matrix& a = p.matrix;
+  const float* weight[block_rows];
+  for (int64_t r = 0; r < block_rows; ++r)
+    weight[r] = a.weight + (a.packed ? o * a.inputs + r * piece
+                                     : std::min(o + r, a.outputs - 1) * a.inputs);
+  const int64_t step = a.packed ? block_rows * piece : piece;
+  const int64_t count = std::min(block_rows, a.outputs - o);
+  const int64_t tiles = (rows + tile_rows - 1) / tile_rows;
+  const int64_t next_step = block_rows * piece * sizeof(float) / tiles;
+  const char* next = reinterpret_cast<const char*>(a.weight + (o + block_rows) * a.inputs);
+  for (int64_t n = 0; n < tiles; ++n, next += a.inputs / piece * next_step) {
+    const int64_t m = rows * n / tiles, tall = rows * (n + 1) / tiles - m;
+    float sums[wide];
+    pick(tall, tiles)(weight, step, x + m * x_step, x_step, a.inputs, sums, next, next_step);
+    for (int64_t k = 0; k < tall; ++k) {
+      float* y = p.y + (m + k) * p.step + o;
+      for (int64_t r = 0; r < count; ++r)
+        y[r] = sums[k * block_rows + r] + (a.bias ? a.bias[o + r] : 0.0f);
+    }
+  }
+}
+
+// y = x weight' + bias for several matrices; x (rows, inputs).
+template <size_t N>
+inline void multiply(const Product (&products)[N], const float* x, int64_t x_step, int64_t rows,
+                     int threads) {
+  int64_t ends[N], blocks = 0;
+  for (size_t n = 0; n < N; ++n)
+    ends[n] = blocks += (products[n].matrix.outputs + block_rows - 1) / block_rows;
+  if (rows * blocks * products[0].matrix.inputs < 1 << 14) threads = 1;  // as in `attend_step`
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t b = 0; b < blocks; ++b) {
+    size_t n = 0;
+    while (b >= ends[n]) ++n;
+    multiply_block(products[n], (b - (n ? ends[n - 1] : 0)) * block_rows, x, x_step, rows);
+  }
+}
+
+// A pass of `pointwise.h` in a shared object of its own.
+using Pass = void(const Strided* in, const Strided* out, int64_t rows, int64_t columns,
+                  const double* parameters, double* sums, double* partial, int threads);
+
+// gate.weight: NULL in a plain block. parameters: one number each, or one for each column.
+struct Layer {
+  Attention attention;
+  const float *attention_norm, *ffn_norm;
+  float attention_eps, ffn_eps;
+  Matrix q, k, v, out, gate, up, down;
+  Pass* activation;
+  const double* parameters;
+  int64_t by_column;
+};
+
+// Buffers for all rows: normal and added (d_model), qkv, attended (heads, width), and gate and up, which
+// are as wide as the inputs of a layer's last matrix, and 0 behind its outputs.
+struct Stack {
+  const Layer* layers;
+  int64_t count, rows, d_model;
+  const float* norm;
+  float eps;
+  Matrix head;
+  float *normal, *added, *qkv, *attended, *gate, *up;
+};
+
+// up = f(up), or f(gate) up.
+inline void activate(const Layer& layer, const Stack& s, int threads) {
+  const int64_t width = layer.up.outputs, step = layer.down.inputs;
+  const bool whole = width == step && !layer.by_column;  // as one row
+  const int64_t rows = whole ? 1 : s.rows, columns = whole ? s.rows * width : width;
+  const Strided up{s.up, step, 1}, gated[] = {{s.gate, step, 1}, up};
+  layer.activation(layer.gate.weight ? gated : &up, &up, rows, columns, layer.parameters, nullptr,
+                   nullptr, threads);
+}
+
 }  // namespace stamm
 
 // x += added, unless that is NULL; normal = x / sqrt(mean(x^2) + eps) weight, all (rows, width).
@@ -185,4 +309,33 @@ extern "C" void attend_step(const stamm::Attention* attention, const float* qkv,
                   to + (r * a.heads + head) * E, keys + (column - length + a.columns) * E);
     }
   }
+}
+
+// Logits (rows, outputs of the head) from embeddings x (rows, d_model), which are overwritten.
+extern "C" void decode_step(const stamm::Stack* stack, float* x, const int64_t* lengths,
+                            int64_t column, float* logits, int threads) {
+  using namespace stamm;
+  const Stack& s = *stack;
+  const float* added = nullptr;
+  for (int64_t n = 0; n < s.count; ++n, added = s.added) {
+    const Layer& layer = s.layers[n];
+    const Attention& a = layer.attention;
+    const int64_t E = a.width, heads = a.heads * E, kv = a.kv_heads * E, all = heads + 2 * kv;
+    add_norm(x, added, layer.attention_norm, s.normal, s.rows, s.d_model, layer.attention_eps);
+    multiply<3>({{layer.q, s.qkv, all}, {layer.k, s.qkv + heads, all}, {layer.v, s.qkv + heads + kv, all}},
+                s.normal, s.d_model, s.rows, threads);
+    attend_step(&a, s.qkv, lengths, column, s.attended, threads);
+    multiply<1>({{layer.out, s.added, s.d_model}}, s.attended, heads, s.rows, threads);
+    add_norm(x, s.added, layer.ffn_norm, s.normal, s.rows, s.d_model, layer.ffn_eps);
+    const int64_t wide = layer.down.inputs;
+    const Product up{layer.up, s.up, wide};
+    if (layer.gate.weight)
+      multiply<2>({{layer.gate, s.gate, wide}, up}, s.normal, s.d_model, s.rows, threads);
+    else
+      multiply<1>({up}, s.normal, s.d_model, s.rows, threads);
+    activate(layer, s, threads);
+    multiply<1>({{layer.down, s.added, s.d_model}}, s.up, wide, s.rows, threads);
+  }
+  add_norm(x, added, s.norm, s.normal, s.rows, s.d_model, s.eps);
+  multiply<1>({{s.head, logits, s.head.outputs}}, s.normal, s.d_model, s.rows, threads);
 }

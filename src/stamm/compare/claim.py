@@ -1,0 +1,254 @@
+"""Loss logs of other projects judged again: dependent runs, a target, a difference, several attempts.
+
+Read are lines with `val_loss:3.2785`, and `val_bpb:1.2244` where they have it, as modded-nanogpt and
+parameter-golf print them; `step:1750/1750` before them names the step. The last such line of a file is the
+result of its run.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stamm.base.errors import ConfigError, DataError
+from stamm.statistics.estimates import MeanInterval, difference_estimate, mean_estimate
+from stamm.statistics.power import detectable
+from stamm.statistics.student_t import t_probability
+
+VAL_LOSS, VAL_BPB = "val_loss", "val_bpb"
+CONFIDENCE = 0.99  # the rule of modded-nanogpt: p < 0.01
+_LINE = re.compile(
+    r"(?:step:(?P<step>\d{1,9})(?:/\d+)?\s+)?val_loss:(?P<val_loss>[\d.]{1,20})"
+    r"(?:\s+val_bpb:(?P<val_bpb>[\d.]{1,20}))?"
+)
+_MOST_BYTES, _MOST_LINES, _MOST_FILES = 2**28, 100_000, 10_000
+_ALIKE = 3  # equal printed losses, all that two runs have in common, that make them one
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A run: its losses by line of the log, and the last one."""
+
+    path: Path
+    losses: tuple[float, ...]
+
+    @property
+    def result(self) -> float:
+        """The last loss."""
+        return self.losses[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimReport:
+    """Statistics of logs, and of the claims about them.
+
+    metric        val_loss (nats a token) or val_bpb (bits a byte)
+    runs          independent ones, of which each counts once
+    repeated      pairs of files with the same losses throughout: a copy, or the same seed
+    mean          of the last losses, with its 95 % interval
+    target, p_target    mean below the target: one-sided p of the t test, times `records`
+    difference, p_difference    minus the mean of the other logs, Welch's interval and two-sided p, times `records`
+    smallest      the difference of two such sets of runs that is shown with power 0.8 at 99 %
+    """
+
+    metric: str
+    files: int
+    runs: int
+    repeated: tuple[tuple[str, str], ...]
+    mean: MeanInterval
+    standard_deviation: float | None
+    records: int
+    target: float | None = None
+    p_target: float | None = None
+    others: int = 0
+    difference: MeanInterval | None = None
+    p_difference: float | None = None
+    smallest: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether no run is counted twice and everything that was asked is shown at 99 %."""
+        asked = [
+            p
+            for asked, p in (
+                (self.target is not None, self.p_target),
+                (self.others > 0, self.p_difference),
+            )
+            if asked
+        ]
+        return not self.repeated and all(p is not None and p < 1 - CONFIDENCE for p in asked)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**asdict(self), "passed": self.passed}
+
+
+def check_claim(
+    *logs: str | os.PathLike[str],
+    against: Sequence[str | os.PathLike[str]] | str = (),
+    target: float | None = None,
+    records: int = 1,
+    metric: str = "",
+) -> ClaimReport:
+    """Judge the losses that logs of single runs end with.
+
+    logs      files, or folders of .txt and .log files, one for each run
+    against   logs of the runs that these are to beat
+    target    the loss that their mean is to be below
+    records   how many recipes were tried, of which this is the one that is shown: p is multiplied
+    metric    val_loss or val_bpb; "": val_bpb where every log has it
+
+    A run whose losses are those of another, line for line, is not counted: the same seed adds nothing.
+
+    Raises    DataError for a log without losses; ConfigError for settings out of range
+    Checked   tests/unit/compare/test_claim.py
+    """
+    if records < 1:
+        raise ConfigError(f"records = {records}", fix="Set it to the number of recipes tried")
+    if target is not None and not (math.isfinite(target) and target > 0):
+        raise ConfigError(f"target = {target}", fix="Set it to a positive loss")
+    if metric not in ("", VAL_LOSS, VAL_BPB):
+        raise ConfigError(f"metric = {metric!r}", fix=f"Choose {VAL_LOSS} or {VAL_BPB}")
+    others = [against] if isinstance(against, str | os.PathLike) else list(against)
+    ours, theirs = _files(logs), _files(others) if others else []
+    lines = {path: _read(path) for path in (*ours, *theirs)}
+    if not metric:
+        both = all(row[VAL_BPB] is not None for rows in lines.values() for row in rows[-1:])
+        metric = VAL_BPB if both else VAL_LOSS
+    runs, repeated = _independent([_run(path, lines[path], metric) for path in ours])
+    control, more = _independent([_run(path, lines[path], metric) for path in theirs])
+    values, baseline = [run.result for run in runs], [run.result for run in control]
+    mean = mean_estimate(values)
+    deviation = _deviation(values)
+    report: dict[str, Any] = {}
+    if theirs:
+        difference = difference_estimate(values, baseline)
+        report |= {
+            "others": len(control),
+            "difference": difference,
+            "p_difference": _times(_welch(values, baseline), records),
+        }
+    return ClaimReport(
+        metric=metric,
+        files=len(ours),
+        runs=len(runs),
+        repeated=(*repeated, *more),
+        mean=mean,
+        standard_deviation=deviation,
+        records=records,
+        target=target,
+        p_target=None if target is None else _times(_below(values, target), records),
+        smallest=None
+        if deviation is None
+        else detectable([len(values)], 1, CONFIDENCE) * deviation * math.sqrt(2),
+        **report,
+    )
+
+
+def _files(places: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    files: list[Path] = []
+    for path in map(Path, places):
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.suffix in (".txt", ".log"))
+            if not inside:
+                raise DataError(f"{path} holds no .txt or .log file", fix="Name the files")
+            files += inside
+        else:
+            files.append(path)
+    if not files:
+        raise ConfigError(
+            "no log is named", fix="stamm check claim LOGS [against=LOGS] [target=3.28]"
+        )
+    if len(files) > _MOST_FILES:
+        raise DataError(f"{len(files):,} files, over {_MOST_FILES:,}", fix="Name fewer")
+    if len(set(files)) < len(files):
+        raise ConfigError("a log is named twice", fix="Name each once")
+    return files
+
+
+def _read(path: Path) -> list[dict[str, float | None]]:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise DataError(f"{path} has over {_MOST_BYTES:,} bytes", fix="Cut the log out of it")
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise DataError(f"{path} can not be read: {error.strerror}", fix="Name a log") from None
+    rows: list[dict[str, float | None]] = []
+    for match in _LINE.finditer(text):
+        try:
+            rows.append({n: float(match[n]) if match[n] else None for n in (VAL_LOSS, VAL_BPB)})
+        except ValueError:  # "3.2.1", or the source code that prints such a line
+            continue
+        if len(rows) > _MOST_LINES:
+            raise DataError(f"{path} has over {_MOST_LINES:,} losses", fix="Cut the log out of it")
+    if not rows:
+        raise DataError(
+            f"{path} has no line with val_loss:NUMBER", fix="Name logs of modded-nanogpt's format"
+        )
+    return rows
+
+
+def _run(path: Path, rows: Sequence[dict[str, float | None]], metric: str) -> LoggedRun:
+    losses = tuple(value for row in rows if (value := row[metric]) is not None)
+    if not losses or rows[-1][metric] is None:
+        raise DataError(f"{path} does not end with {metric}", fix=f"metric={VAL_LOSS}")
+    return LoggedRun(path, losses)
+
+
+def _independent(runs: Sequence[LoggedRun]) -> tuple[list[LoggedRun], list[tuple[str, str]]]:
+    """The runs without those whose losses another has; and the pairs."""
+    kept: list[LoggedRun] = []
+    repeated: list[tuple[str, str]] = []
+    for run in runs:
+        same = next((k for k in kept if _is_same(k.losses, run.losses)), None)
+        if same is None:
+            kept.append(run)
+        else:
+            repeated.append((str(same.path), str(run.path)))
+    return kept, repeated
+
+
+def _is_same(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    """Whether one begins with the other, the first loss, before any training, not counted."""
+    common = min(len(first), len(second))
+    return common > _ALIKE and first[1:common] == second[1:common]
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+
+def _below(values: Sequence[float], target: float) -> float | None:
+    """One-sided p of the t test that the mean is not below the target; None from fewer than two runs."""
+    deviation = _deviation(values)
+    if deviation is None:
+        return None
+    distance = target - math.fsum(values) / len(values)
+    if deviation == 0:
+        return 0.0 if distance > 0 else 1.0
+    two_sided = t_probability(distance * math.sqrt(len(values)) / deviation, len(values) - 1)
+    return two_sided / 2 if distance > 0 else 1 - two_sided / 2
+
+
+def _welch(values: Sequence[float], control: Sequence[float]) -> float | None:
+    first, second = _deviation(values), _deviation(control)
+    if first is None or second is None:
+        return None
+    a, b = first**2 / len(values), second**2 / len(control)
+    distance = math.fsum(values) / len(values) - math.fsum(control) / len(control)
+    if a + b == 0:
+        return 0.0 if distance else 1.0
+    freedom = (a + b) ** 2 / (a**2 / (len(values) - 1) + b**2 / (len(control) - 1))
+    return t_probability(distance / math.sqrt(a + b), max(math.floor(freedom * (1 + 1e-12)), 1))
+
+
+def _times(p: float | None, records: int) -> float | None:
+    return None if p is None else min(p * records, 1.0)

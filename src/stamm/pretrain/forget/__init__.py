@@ -1,0 +1,1 @@
+"""Exact unlearning: training as if documents had never been in the corpus."""

@@ -1,0 +1,1 @@
+"""Steering vectors of a model, and their measured price."""

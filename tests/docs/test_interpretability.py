@@ -1,0 +1,118 @@
+"""Every block of docs/interpretability.md runs on an exported folder, and reads what stamm's decoder computes."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stamm.export import job
+from stamm.export.config import ExportConfig
+from stamm.models.loading import open_model
+from stamm.models.model_source import ModelSource
+from stamm.runs.job import Workspace
+from tests.conftest import ROOT
+from tests.unit.untrained_run import untrained_run
+
+PAGE = (ROOT / "docs" / "interpretability.md").read_text(encoding="utf-8")
+BLOCKS: dict[str, str] = dict(re.findall(r"```python\n# (\w+)\n(.*?)```", PAGE, re.DOTALL))
+TEXT = "The river is wide."
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root, inputs = (
+        tmp_path_factory.mktemp("exported"),
+        untrained_run(tmp_path_factory.mktemp("made")),
+    )
+    arm = root / "runs/demo/arms/xielu"
+    shutil.copytree(inputs["model"].parent, arm)
+    config = ExportConfig(
+        parity_rows=2, parity_tokens=40, prompt_tokens=6, sample_tokens=8, threads=1
+    )
+    job.run(config, Workspace(folder=arm / "export", inputs=inputs))
+    return root
+
+
+def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names that a block of the page defines."""
+    pytest.importorskip(name)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    torch.manual_seed(0)
+    # nnsight reads the source of a with block from a file.
+    (folder / f"{name}_block.py").write_text(BLOCKS[name], encoding="utf-8")
+    return runpy.run_path(f"{name}_block.py")
+
+
+class Own:
+    """The same in stamm's decoder: pre-activation, features and residual stream of layer 1, and logits."""
+
+    def __init__(self, folder: Path, text: str, add: float = 0.0) -> None:
+        arm = folder / "runs/demo/arms/xielu"
+        model = open_model(ModelSource(model=arm / "model", tokenizer=arm / "tokenizer"))
+        layer: Any = model.decoder.model.layers[1]
+
+        def block(_m: Any, inputs: Any, output: torch.Tensor) -> None:
+            self.pre, self.post = inputs[0], output
+
+        def whole(_m: Any, _i: Any, output: torch.Tensor) -> torch.Tensor:
+            self.resid = output + add
+            return self.resid
+
+        layer.mlp.act_fn.register_forward_hook(block)
+        layer.register_forward_hook(whole)
+        with torch.no_grad():
+            ids = [*model.prefix, *model.tokenizer.encode(text)]
+            self.logits = model.decoder(torch.tensor([ids]))
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    largest = float(b.detach().abs().max())
+    return a.shape == b.shape and float((a - b).detach().abs().max()) <= 1e-5 * max(largest, 1.0)
+
+
+def test_every_tool_of_the_table_has_a_block() -> None:
+    assert list(BLOCKS) == ["nnsight", "transformer_lens", "pyvene", "peft", "sae_lens"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nnsight", "transformer_lens", "pyvene"])
+def test_a_tool_reads_and_changes_what_stamm_computes(
+    name: str, exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = run(name, exported, monkeypatch)
+    own = Own(exported, TEXT)
+    for part in ("pre", "post", "resid"):
+        if name != "pyvene":
+            assert close(found[part], getattr(own, part)), part
+    assert close(found["logits"], own.logits)
+    if name != "transformer_lens":
+        assert close(found["steered"], Own(exported, TEXT, add=1.0).logits)
+        assert not close(found["steered"], own.logits)
+        return
+    # The last position of the patched text has the residual stream of the other one, and its logits.
+    assert close(found["patched"][:, -1], own.logits[:, -1])
+    assert not close(Own(exported, "Trees grow.").logits[:, -1], own.logits[:, -1])
+
+
+@pytest.mark.slow
+def test_peft_trains_the_shapes_alone(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run("peft", exported, monkeypatch)
+    assert len(found["trained"]) == 4  # two shape parameters in each of two layers
+    assert all("act_fn" in name for name in found["trained"])
+    ids = torch.arange(10, 20)[None]
+    model = found["AutoModelForCausalLM"].from_pretrained(found["folder"])
+    for changed in (found["lora"], found["shapes"]):
+        assert torch.equal(changed(ids).logits, model(ids).logits)
+
+
+@pytest.mark.slow
+def test_a_sparse_autoencoder_learns(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run("sae_lens", exported, monkeypatch)
+    assert 0.0 < float(found["error"]) < 0.9
