@@ -49,14 +49,14 @@ from stamm.base.processor import cpu_capability, cpu_name
 from stamm.version import VERSION
 
 QUICK = ("xielu", "gelu", "elu", "swiglu", "softplus", "swish_beta")  # entries of the short form
-ROUNDED = "rounded"
+ROUNDED, UNPAIRED = "rounded", "rounded, without pairs"
 _COMMON = 2**14
 _SAMPLED = 8  # every eighth input is compared with what functions err
 _SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0)
 PRIMITIVES = (
     "exp", "log", "log1p", "tanh", "erf", "erfc", "sqrt", "sin", "cos", "atan", "asinh", "sinh", "cosh",
 )  # fmt: skip
-_TOGETHER = 24  # entries whose inputs of 16 bits are held at a time
+_TOGETHER = 48  # entries whose inputs of 16 bits are held at a time
 SHORT_DTYPES = (torch.bfloat16, torch.float16)
 _OF_TWO = ("pow", "atan2")
 _POSITIVE = ("log", "log1p", "sqrt")
@@ -107,6 +107,7 @@ def measure_board(
         if runtime.version and target in targets and runs[target].has_short:
             short.append((targets[target], runs[target]))
         log(f"{target}: {runtime.problem or f'{len(measured_rows)} entries, {runtime.version}'}")
+    _, unpaired, _ = board.of(UNPAIRED, None, None)
     short_rows = sorted(
         board.short(short), key=lambda row: [run.target for _, run in short].index(row.target)
     )
@@ -120,6 +121,7 @@ def measure_board(
         functions=tuple(functions),
         targets=tuple(runtimes),
         target_rows=tuple(target_rows),
+        unpaired=tuple(unpaired),
         short_rows=tuple(short_rows),
         primitives=tuple(primitives),
     )
@@ -212,12 +214,13 @@ class _Targets:
         self, name: str, target: EmissionTarget | None, run: TargetRun | None
     ) -> tuple[RuntimeRecord, list[TargetRow], list[PrimitiveRow]]:
         """The runtime of a target, a row for each entry, and its elementary functions."""
-        if name == ROUNDED:
+        if name in (ROUNDED, UNPAIRED):
+            graphs = torch.float32 if name == ROUNDED else SHORT
             run = TargetRun(
-                ROUNDED,
+                name,
                 lambda: "",
                 "float32, every operation of the graph correctly rounded: what the formula loses",
-                each(correctly_rounded),
+                each(lambda case: correctly_rounded(case, graphs)),
             )
         if run is None:
             problem = "not run: the board has no interpreter of this language"

@@ -125,6 +125,7 @@ class BoardRecord:
 
     entries   how many of the catalogue
     inputs    in float32, of an entry without knots; the others have a few more
+    unpaired  rows of the graphs without pairs of numbers, every operation correctly rounded
     """
 
     stamm_version: str
@@ -135,5 +136,6 @@ class BoardRecord:
     functions: tuple[FunctionRow, ...]
     targets: tuple[RuntimeRecord, ...]
     target_rows: tuple[TargetRow, ...]
+    unpaired: tuple[TargetRow, ...]
     short_rows: tuple[ShortRow, ...]
     primitives: tuple[PrimitiveRow, ...]

@@ -9,11 +9,12 @@ from stamm.activations.board.targets import Case
 from stamm.activations.fused.double_float import computed
 
 
-def correctly_rounded(case: Case) -> list[Tensor]:
-    """Value and gradients of a case, as `computed` has them."""
-    forward, backward = (
-        graphs[torch.float32] for graphs in (case.program.forward, case.program.backward)
-    )
+def correctly_rounded(case: Case, graphs: torch.dtype = torch.float32) -> list[Tensor]:
+    """Value and gradients of a case, as `computed` has them.
+
+    graphs   which ones: those with pairs of float32 numbers, or those of SHORT without
+    """
+    forward, backward = case.program.forward[graphs], case.program.backward[graphs]
     weight = torch.ones_like(case.given[0])
     parameters = [torch.tensor(p) for p in case.parameters]
     results = computed(forward, case.given, parameters)

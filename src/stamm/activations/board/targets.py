@@ -31,6 +31,7 @@ from stamm.base.errors import RunError, StammError
 
 _COMPILERS = ("c++", "g++", "clang++")
 _GROUP = 12  # entries in one compilation: more take longer than their sum
+_INTERPRETED_TOGETHER = 48  # loading Triton takes longer than an entry
 _SECONDS = 600
 
 
@@ -199,9 +200,9 @@ def _loaded(case: Case, folder: Path) -> list[Tensor]:
 
 
 def in_groups(
-    run: Callable[[Sequence[Case], Path], None],
+    run: Callable[[Sequence[Case], Path], None], together: int = _GROUP
 ) -> Callable[[Sequence[Case]], Iterator[Outcome]]:
-    """A run of some cases in a folder, which writes NAME.out for NAME.in."""
+    """A run of so many cases at once in a folder, which writes NAME.out for NAME.in."""
 
     def outcomes(group: Sequence[Case]) -> Iterator[Outcome]:
         with tempfile.TemporaryDirectory() as name:
@@ -223,8 +224,8 @@ def in_groups(
         yield from results
 
     def all_of(cases: Sequence[Case]) -> Iterator[Outcome]:
-        for first in range(0, len(cases), _GROUP):
-            yield from outcomes(cases[first : first + _GROUP])
+        for first in range(0, len(cases), together):
+            yield from outcomes(cases[first : first + together])
 
     return all_of
 
@@ -479,7 +480,7 @@ RUNS = (
         "triton",
         lambda: _installed("triton"),
         "float32, in Triton's interpreter with torch's functions; not on a GPU",
-        in_groups(_triton),
+        in_groups(_triton, _INTERPRETED_TOGETHER),
         has_short=True,
     ),
 )
