@@ -401,6 +401,8 @@ def _back(model: Any) -> Swapped:
             )
     for name, function in model.activations_before.items():
         path, _, attribute = name.rpartition(".")
+        for parameter, _ in model.get_submodule(name).named_parameters():
+            model._keep_in_fp32_modules_strict.discard(f"{attribute}.{parameter}")
         _put(model.get_submodule(path), attribute, function)
     del model.activations_before
     for path, names in settings["names"].items():
