@@ -142,11 +142,17 @@ def applied(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
 def with_error_of(function: str, operands: Sequence[Tensor], own: Tensor) -> Tensor:
     """A function in float64 with the relative error of `own`, a result for the nearest float32 numbers.
 
-    Edge   an infinity for a large number, and 0 for 0, have no relative error
+    Edge   an infinity for a large number, and 0 for 0, have no relative error; `own` itself where the
+           operands are float32 numbers, so that a sum of it lies between the same two
     """
     exact: Callable[..., Tensor] = getattr(torch, function)
-    near = exact(*(u.float().double() for u in operands))
-    return exact(*operands) * (1 + ((own.double() - near) / near).nan_to_num(0.0, 0.0, 0.0))
+    nearest = [u.float().double() for u in operands]
+    near = exact(*nearest)
+    wide = exact(*operands) * (1 + ((own.double() - near) / near).nan_to_num(0.0, 0.0, 0.0))
+    same = own.isfinite() & (own != 0)
+    for u, v in zip(operands, nearest, strict=True):
+        same = same & (u == v)
+    return torch.where(same, own.double(), wide)
 
 
 def _with_rounded_functions(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
@@ -200,7 +206,7 @@ class _Errors:
 
     def __init__(self, wide: Graph, parameters: Sequence[float], weights: int) -> None:
         sizes = torch.logspace(-6, 2, 256, dtype=torch.float64)
-        even = [torch.linspace(-w, w, 1601, dtype=torch.float64) for w in (2, 20)]
+        even = [torch.linspace(-w, w, 3201, dtype=torch.float64) for w in (2, 20)]
         x = torch.cat([-sizes, *even, sizes]).float().double()
         others = wide.inputs - weights - 1
         self._x = [torch.ones_like(x)] * weights + [x]
