@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from stamm.activations.board.targets import RUNS, Case
 from stamm.activations.catalog import get
 from stamm.activations.emitters.program import SHORT, program_of
 from stamm.activations.emitters.verb import TARGETS
@@ -124,3 +125,14 @@ def test_device_functions_have_a_short_form_without_pairs(target: str) -> None:
     text = str(TARGETS[target].write(program_of(get("silu"))))
     long, short = text.split("silu_short(")[0], text.split("silu_short(")[1]
     assert short.count(" = ") < long.count(" = ") / 4
+
+
+def test_what_overflows_stays_so_where_products_and_sums_are_one_operation() -> None:
+    """Halves of a large product may then be infinities of either sign: the Gaussian was infinite."""
+    program = program_of(get("gaussian"))
+    x = torch.tensor([-3e38, -2.2e21, 1e20, 2.2e21, 3e38])
+    run = next(run for run in RUNS if run.target == "cuda")
+    case = Case(program, str(TARGETS["cuda"].write(program)).encode(), (x,), ())
+    (results,) = run.run([case])
+    assert isinstance(results, list)
+    assert all(torch.equal(result.abs(), torch.zeros(5)) for result in results)

@@ -27,6 +27,7 @@ _SPLIT = 2.0**13
 _ILL = 32.0  # results whose condition number is larger are not judged
 _STEP = 2.0**-20  # of the input, for a derivative
 _SMALLEST = 2.0**-100
+_NEAR = 2.0**-20  # two roundings of a product differ by less
 _ROOT_PI = 2.0 / math.sqrt(math.pi)
 
 # A processor's own operations are correctly rounded.
@@ -335,8 +336,11 @@ def _product(a: Traced, b: Traced) -> Pair:
     first, others = a1 * b1, (a1 * b2 + a2 * b1) + a2 * b2
     total = first + others
     rest = (first - total) + others
-    # Halves of an infinity are NaN, and of a zero they lose the sign.
-    return _op(a.graph, "where", _op(a.graph, "abs", total) > 0.0, total, a * b), rest
+    # Halves of a zero lose the sign. Of what overflows they make NaN, or an infinity of either sign where
+    # * and + are one operation.
+    product = a * b
+    near = _op(a.graph, "abs", total - product) < _op(a.graph, "abs", product) * _NEAR
+    return _op(a.graph, "where", near, total, product), rest
 
 
 def _multiplied(a: Pair, b: Pair) -> Pair:
