@@ -198,8 +198,8 @@ def _targets(record: BoardRecord) -> Iterator[str]:
         " terms cancel, and in a tail the rounded argument of an exponential counts. Where that costs a"
         " value, slope or parameter gradient more than 4 ulp beyond what the errors of the elementary"
         " functions alone make of it, operations are in pairs of float32 numbers (two-sum, products of"
-        " halves), as few as bring it within these 4; others stay as they are, since pairs cost 2 to 5 times the time"
-        " ([activations.md](activations.md#emitted-source)). *Beyond its functions* is what a result errs"
+        " halves), as few as bring it within these 4; others stay as they are, since pairs cost 3 to 6 times the time"
+        " ([activations.md](activations.md#in-other-languages)). *Beyond its functions* is what a result errs"
         " more than that: an error of .5 ulp of exp, multiplied by a cancellation, is not the formula's."
     )
     yield "\n## Elementary functions of each runtime, float32\n"
