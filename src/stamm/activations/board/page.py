@@ -232,11 +232,11 @@ def _targets(record: BoardRecord) -> Iterator[str]:
     if beyond:
         yield "\nBeyond the budget, or not run:\n"
         yield from _table(
-            ("entry", "target", "dtype", "largest error", "budget", "results beyond"),
+            ("target", "entry", "dtype", "largest error", "budget", "results beyond"),
             [
                 (
-                    row.entry,
                     row.target,
+                    row.entry,
                     row.dtype,
                     f"{number(row.ulp)} at {row.at:.4g}",
                     number(row.budget),
