@@ -399,8 +399,11 @@ def _back(model: Any) -> Swapped:
                 f"the old function of {name} had weights, which the folder does not hold",
                 fix="Load the model from where it was before the swap",
             )
+    in_float32: set[str] = vars(model)["_keep_in_fp32_modules_strict"]  # of transformers
     for name, function in model.activations_before.items():
         path, _, attribute = name.rpartition(".")
+        for parameter, _ in model.get_submodule(name).named_parameters():
+            in_float32.discard(f"{attribute}.{parameter}")
         _put(model.get_submodule(path), attribute, function)
     del model.activations_before
     for path, names in settings["names"].items():

@@ -60,7 +60,7 @@ def load(model: Any, folder: Path) -> Any:
 def test_a_saved_model_has_the_same_bits_and_the_undo_is_exact(name: str, tmp_path: Path) -> None:
     model = build(name)
     before, config, names = logits(model, name), model.config.to_dict(), list(model.state_dict())
-    old_class = type(model)
+    old_class, wide = type(model), set(model._keep_in_fp32_modules_strict)
     done = stamm.swap(model, "xielu")
     assert done.gated == MODELS[name][2]
     assert len(done.sites) == sum(p.endswith("alpha_p") for p, _ in model.named_parameters())
@@ -75,6 +75,7 @@ def test_a_saved_model_has_the_same_bits_and_the_undo_is_exact(name: str, tmp_pa
         assert type(other) is old_class
         assert torch.equal(logits(other, name), before)
         assert list(other.state_dict()) == names
+        assert set(other._keep_in_fp32_modules_strict) == wide
     left = model.config.to_dict()
     changed = {key for key in {*left, *config} if left.get(key) != config.get(key)}
     assert changed <= {"dtype", "architectures"}  # written by save_pretrained itself

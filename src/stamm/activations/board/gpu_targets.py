@@ -29,8 +29,8 @@ __global__ void kernel_{name}(long count, const float *given, float *results) {{
   long i = blockIdx.x * (long)blockDim.x + threadIdx.x;
   if (i >= count) return;
   float into[{slopes}];
-  results[i] = stamm_{name}({arguments});
-  stamm_{name}_gradients(1, {arguments}, {pointers});
+  results[i] = stamm_{function}({arguments});
+  stamm_{function}_gradients(1, {arguments}, {pointers});
   for (int k = 0; k < {slopes}; ++k) results[(k + 1) * count + i] = into[k];
 }}
 extern "C" void run_{name}(long count, const float *given, float *results) {{
@@ -57,6 +57,7 @@ def gpu_runs() -> tuple[TargetRun, ...]:
             lambda: f"triton {importlib.metadata.version('triton')}",
             f"float32, compiled, on {device}",
             _side_by_side(_triton),
+            has_short=True,
         )
     ]
     if shutil.which("nvcc"):
@@ -66,6 +67,7 @@ def gpu_runs() -> tuple[TargetRun, ...]:
                 lambda: f"nvcc of CUDA {torch.version.cuda}",
                 f"float32, nvcc -O2, which contracts a*b + c, on {device}",
                 _side_by_side(_cuda),
+                has_short=True,
             )
         )
     return tuple(runs)
@@ -99,6 +101,7 @@ def _cuda(cases: Sequence[Case], folder: Path) -> None:
         arguments = [f"given[{k} * count + i]" for k in range(inputs)]
         text += case.text.decode().replace("#pragma once", "") + _KERNEL.format(
             name=case.name,
+            function=case.device_name,
             slopes=slopes,
             inputs=inputs,
             columns=slopes + 1,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from stamm.activations.board.records import Errors
+from stamm.activations.board.records import Errors, ShortRow
 from stamm.activations.conformance.exact import (
     FUNCTION,
     SLOPE,
@@ -18,6 +18,7 @@ from stamm.activations.conformance.exact import (
     mixed_ups,
 )
 from stamm.activations.conformance.judge import judged_inputs, near_knots
+from stamm.activations.conformance.ulp import budget
 from stamm.activations.conformance.verdict import errors_of
 from stamm.activations.spec import Gated, Spec
 
@@ -76,6 +77,34 @@ def inputs_of(
 def _smallest(dtype: torch.dtype) -> float:
     """Below it products with a number of moderate size may be subnormal, which some processors flush to 0."""
     return max(2.0**-100, torch.finfo(dtype).tiny)
+
+
+def beyond(measured: Inputs, quantity: str, result: Tensor, allowed: Tensor, step: int) -> float:
+    """By how many ulp a result errs more than an allowed one, at most, at every `step`-th input."""
+    true, kept = (
+        all_[::step] for all_ in (measured.exact[quantity].values, measured.judged[quantity])
+    )
+    errors, finite = errors_of(result[: len(measured.x)][::step], true)
+    allowed_errors, held = errors_of(allowed.float(), true)
+    more = torch.where(kept & finite & held, errors - allowed_errors, 0.0)
+    return max(more.max().item(), 0.0)
+
+
+def short_row(row: ShortRow, measured: Inputs, results: Sequence[Tensor]) -> ShortRow:
+    """The row with the errors of f and of its gradients in the inputs against the entry's budget."""
+    limit = budget(row.entry, row.dtype)
+    row = replace(row, budget=limit.ulp)
+    for quantity, result in zip((FUNCTION, SLOPE, UP_SLOPE), results, strict=False):
+        if quantity not in measured.exact:
+            break
+        errors, finite = errors_of(result, measured.exact[quantity].values, room=limit.room)
+        kept = measured.judged[quantity] & (measured.x.abs() <= limit.reach)
+        errors = torch.where(kept & finite, errors, 0.0)
+        worst = int(errors.argmax())
+        row = replace(row, beyond=row.beyond + int((kept & (~finite | (errors > limit.ulp))).sum()))
+        if errors[worst] > row.ulp:
+            row = replace(row, ulp=errors[worst].item(), at=measured.x[worst].item())
+    return row
 
 
 def errors_at(measured: Inputs, quantity: str, result: Tensor) -> Errors:

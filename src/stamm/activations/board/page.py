@@ -12,6 +12,7 @@ from stamm.activations.board.records import (
     Errors,
     FunctionRow,
     PrimitiveRow,
+    ShortRow,
     TargetRow,
 )
 from stamm.activations.conformance.exact import FUNCTION, SLOPE, UP_SLOPE
@@ -66,18 +67,24 @@ def target_counts(record: BoardRecord) -> list[tuple[str, ...]]:
     """For each target that ran: entries, those within 1 and 4 ulp, and those within what rounding costs."""
     ideal = {row.entry: row for row in record.target_rows if row.target == "rounded"}
     counts: list[tuple[str, ...]] = []
-    for runtime in record.targets:
-        rows = [row for row in record.target_rows if row.target == runtime.name and not row.problem]
+    measured = [
+        (t.name, [r for r in record.target_rows if r.target == t.name]) for t in record.targets
+    ]
+    for name, all_rows in (*measured, ("rounded, without pairs", record.unpaired)):
+        rows = [row for row in all_rows if not row.problem]
         if not rows:
             continue
         near = [row for row in rows if row.ulp <= max(1.0, ideal[row.entry].ulp + 1.0)]
         broken = [row for row in rows if any(error.not_finite for error in row.errors)]
         counts.append(
             (
-                runtime.name,
+                name,
                 str(len(rows)),
                 str(sum(row.ulp <= 1 for row in rows)),
                 str(sum(row.ulp <= 4 for row in rows)),
+                str(sum(row.beyond <= 1 for row in rows)),
+                str(sum(row.beyond <= 4 for row in rows)),
+                str(sum(row.beyond > 4 for row in rows)),
                 str(len(near)),
                 str(sum(row.stable <= 1 for row in rows)),
                 str(sum(row.stable <= 4 for row in rows)),
@@ -94,6 +101,9 @@ COUNTS = (
     "entries",
     "within 1 ulp",
     "within 4",
+    "within 1 beyond its functions",
+    "within 4 beyond",
+    "more beyond",
     "within 1 of `rounded`",
     "stable: 1",
     "stable: 4",
@@ -184,10 +194,13 @@ def _targets(record: BoardRecord) -> Iterator[str]:
     yield "\n## How to read it\n"
     yield from _method()
     yield (
-        "\n`rounded` is the float32 graph with every operation correctly rounded. What it"
-        " loses is the formula's own error in float32: near a zero of f or f′ terms cancel, and in a tail"
-        " the rounded argument of an exponential counts. What a target loses beyond it are errors of its"
-        " runtime's elementary functions, which the next table has."
+        "\n`rounded` is the float32 graph with every operation correctly rounded. Near a zero of f or f′"
+        " terms cancel, and in a tail the rounded argument of an exponential counts. Where that costs a"
+        " value, slope or parameter gradient more than 4 ulp beyond what the errors of the elementary"
+        " functions alone make of it, operations are in pairs of float32 numbers (two-sum, products of"
+        " halves), as few as bring it within these 4; others stay as they are, since pairs cost 3 to 6 times the time"
+        " ([activations.md](activations.md#in-other-languages)). *Beyond its functions* is what a result errs"
+        " more than that: an error of .5 ulp of exp, multiplied by a cancellation, is not the formula's."
     )
     yield "\n## Elementary functions of each runtime, float32\n"
     yield (
@@ -198,11 +211,40 @@ def _targets(record: BoardRecord) -> Iterator[str]:
     yield "\n## Counts\n"
     yield (
         "Entries whose largest error in value, slope and parameter gradients is within so many ulp;"
-        " within 1 ulp more than `rounded`; stable within 1 and 4; entries with a result that is not"
+        " at every eighth input within 1 and 4 ulp more than what the runtime's own elementary functions"
+        " err there, carried through the formula in float64, and more; within 1 ulp more than `rounded`;"
+        " stable within 1 and 4; entries with a result that is not"
         " finite although the true value is; entries that differ at NaN, infinities or −0; entries with"
         " a result of 0 where float32 has a nearer number.\n"
     )
     yield from _table(COUNTS, target_counts(record))
+    yield "\n## 16 bits\n"
+    yield (
+        "Every finite bfloat16 and float16 in the targets that have these types (of CUDA, Metal and Triton"
+        " the functions `_short`, whose float32 result is rounded): largest error of f and f′ in ulp of the"
+        " type, and entries within the budget that `stamm check` holds the kernels to. ONNX models are"
+        " float32.\n"
+    )
+    yield from _table(
+        ("target", "dtype", "entries", "largest error", "within budget"), _short(record.short_rows)
+    )
+    beyond = [row for row in record.short_rows if row.beyond or row.problem]
+    if beyond:
+        yield "\nBeyond the budget, or not run:\n"
+        yield from _table(
+            ("target", "entry", "dtype", "largest error", "budget", "results beyond"),
+            [
+                (
+                    row.target,
+                    row.entry,
+                    row.dtype,
+                    f"{number(row.ulp)} at {row.at:.4g}",
+                    number(row.budget),
+                    _safe(row.problem) or f"{row.beyond:,}",
+                )
+                for row in beyond
+            ],
+        )
     yield "\n## Entries\n"
     yield "Largest errors in ulp: f / f′ (gate and up) / gradients in parameters.\n"
     names = [runtime.name for runtime in record.targets]
@@ -219,6 +261,20 @@ def _targets(record: BoardRecord) -> Iterator[str]:
         f" 1 + condition number above {STABLE:g}.\n"
     )
     yield from _table(("entry", "finding", "targets"), _findings(record.target_rows))
+
+
+def _short(rows: Sequence[ShortRow]) -> list[tuple[str, ...]]:
+    """For each target and dtype: entries, the largest error, and entries within the budget."""
+    groups: dict[tuple[str, str], list[ShortRow]] = {}
+    for row in rows:
+        groups.setdefault((row.target, row.dtype), []).append(row)
+    return [
+        (
+            *names, str(len(group)), number(max(row.ulp for row in group)),
+            str(sum(not row.beyond and not row.problem for row in group)),
+        )
+        for names, group in groups.items()
+    ]  # fmt: skip
 
 
 def _is_whole(record: BoardRecord) -> bool:

@@ -54,12 +54,15 @@ class TargetRow:
     """An entry in a target, in float32.
 
     special   inputs at which f or f' is not what the entry has there: "f(nan)", "f'(-inf)", "f(-0)"
+    beyond    by how many ulp a result errs more, at most, than what the errors of the runtime's own
+              elementary functions make of it
     """
 
     target: str
     entry: str
     errors: tuple[Errors, ...] = ()
     special: tuple[str, ...] = ()
+    beyond: float = 0.0
     problem: str = ""
 
     @property
@@ -71,6 +74,25 @@ class TargetRow:
     def stable(self) -> float:
         """The largest error over 1 + the condition number."""
         return max((error.stable for error in self.errors), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortRow:
+    """An entry in a target at every finite number of a 16-bit dtype: f and its gradients in the inputs.
+
+    ulp, at   largest error, in units of the last place of the true value, and the input with it
+    budget    of the entry in the dtype, in ulp
+    beyond    results that are further off than the budget allows, or not finite
+    """
+
+    target: str
+    entry: str
+    dtype: str
+    ulp: float = 0.0
+    at: float = 0.0
+    budget: float = 0.0
+    beyond: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +125,7 @@ class BoardRecord:
 
     entries   how many of the catalogue
     inputs    in float32, of an entry without knots; the others have a few more
+    unpaired  rows of the graphs without pairs of numbers, every operation correctly rounded
     """
 
     stamm_version: str
@@ -113,4 +136,6 @@ class BoardRecord:
     functions: tuple[FunctionRow, ...]
     targets: tuple[RuntimeRecord, ...]
     target_rows: tuple[TargetRow, ...]
+    unpaired: tuple[TargetRow, ...]
+    short_rows: tuple[ShortRow, ...]
     primitives: tuple[PrimitiveRow, ...]

@@ -23,12 +23,15 @@ from stamm.activations.board.jax_library import from_jax, jax_modules, to_jax
 from stamm.activations.board.mlx_library import from_mlx, mlx_modules, to_mlx
 from stamm.activations.board.onnx_library import onnxruntime_library, session
 from stamm.activations.conformance.implementations import raised
+from stamm.activations.conformance.ulp import rounded
 from stamm.activations.emitters.onnx import onnx_library
 from stamm.activations.emitters.program import Program
+from stamm.activations.emitters.syntax import SHORT_ENDING
 from stamm.base.errors import RunError, StammError
 
 _COMPILERS = ("c++", "g++", "clang++")
 _GROUP = 12  # entries in one compilation: more take longer than their sum
+_INTERPRETED_TOGETHER = 48  # loading Triton takes longer than an entry
 _SECONDS = 600
 
 
@@ -37,7 +40,7 @@ class Case:
     """An emitted entry and what it is run at.
 
     text         the module in the target, or bytes of a model
-    given        float32: x; or gate and up
+    given        x; or gate and up: float32, or of 16 bits
     parameters   effective values, which float32 holds
     """
 
@@ -51,8 +54,18 @@ class Case:
         """Of the functions."""
         return self.program.name
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what it is run at, and of its results."""
+        return self.given[0].dtype
 
-Outcome = list[Tensor] | StammError  # value, gradient in each input, in each parameter; float32
+    @property
+    def device_name(self) -> str:
+        """Of the functions in a language whose text has others for 16 bits."""
+        return self.name if self.dtype == torch.float32 else f"{self.name}{SHORT_ENDING}"
+
+
+Outcome = list[Tensor] | StammError  # value, gradient in each input, in each parameter
 
 
 @dataclass(frozen=True)
@@ -62,12 +75,14 @@ class TargetRun:
     version   of the runtime, as text; raises StammError where it is missing
     how       as text: its numbers, and what it is not
     run       each case to its results, in order
+    has_short whether it takes bfloat16 and float16
     """
 
     target: str
     version: Callable[[], str]
     how: str
     run: Callable[[Sequence[Case]], Iterator[Outcome]]
+    has_short: bool = False
 
 
 def each(run: Callable[[Case], list[Tensor]]) -> Callable[[Sequence[Case]], Iterator[Outcome]]:
@@ -175,18 +190,19 @@ def columns(case: Case) -> int:
 
 
 def _stored(case: Case, folder: Path) -> None:
-    torch.stack(case.given).numpy().tofile(folder / f"{case.name}.in")
+    torch.stack(case.given).float().numpy().tofile(folder / f"{case.name}.in")
 
 
 def _loaded(case: Case, folder: Path) -> list[Tensor]:
     rows: NDArray[np.float32] = np.fromfile(folder / f"{case.name}.out", np.float32)
-    return list(torch.from_numpy(rows.reshape(columns(case), len(case.given[0]))))
+    results = torch.from_numpy(rows.reshape(columns(case), len(case.given[0])))
+    return list(results if case.dtype == torch.float32 else rounded(results.double(), case.dtype))
 
 
 def in_groups(
-    run: Callable[[Sequence[Case], Path], None],
+    run: Callable[[Sequence[Case], Path], None], together: int = _GROUP
 ) -> Callable[[Sequence[Case]], Iterator[Outcome]]:
-    """A run of some cases in a folder, which writes NAME.out for NAME.in."""
+    """A run of so many cases at once in a folder, which writes NAME.out for NAME.in."""
 
     def outcomes(group: Sequence[Case]) -> Iterator[Outcome]:
         with tempfile.TemporaryDirectory() as name:
@@ -208,8 +224,8 @@ def in_groups(
         yield from results
 
     def all_of(cases: Sequence[Case]) -> Iterator[Outcome]:
-        for first in range(0, len(cases), _GROUP):
-            yield from outcomes(cases[first : first + _GROUP])
+        for first in range(0, len(cases), together):
+            yield from outcomes(cases[first : first + together])
 
     return all_of
 
@@ -242,7 +258,7 @@ def _native(target: str, head: str, flags: Sequence[str]) -> Callable[[Sequence[
             body = case.text.decode().replace("#pragma once", "")
             for line in ("#include <metal_stdlib>", "#include <math.h>"):
                 body = body.replace(line, "")
-            own = f"of_{case.name}::stamm_{case.name}"
+            own = f"of_{case.name}::stamm_{case.device_name}"
             parameters = [f"{p!r}" for p in case.parameters]
             inputs = [f"given[{k} * count + i]" for k in range(len(case.given))]
             slopes = columns(case) - 1
@@ -259,7 +275,11 @@ def _native(target: str, head: str, flags: Sequence[str]) -> Callable[[Sequence[
             # The minimum and maximum of a header are defined once for a program.
             text += "#undef STAMM_MINIMUM\n"
         (folder / "all.cpp").write_text(text)
-        command = [_program(*_COMPILERS), "-std=c++17", "-O1", "-ffp-contract=off"]
+        # Compilers for GPUs make one operation of * and +, those for C may not by the standard.
+        contracted = ["-O1", "-ffp-contract=off"]
+        if target != "c":
+            contracted = ["-O2", "-ffp-contract=fast", "-march=native"]
+        command = [_program(*_COMPILERS), "-std=c++17", *contracted]
         options = ["-shared", "-fPIC", "-w", *flags, "all.cpp", "-o", "all.so"]
         done([*command, *options], folder, "c++")
         calls = json.dumps([[case.name, columns(case), len(case.given)] for case in cases])
@@ -315,7 +335,7 @@ def _javascript(cases: Sequence[Case], folder: Path) -> None:
 _LIBDEVICE = "from triton.language.extra import libdevice"
 _TRITON = """
 import numpy as np, torch, triton, triton.language as tl
-from {module} import {name}, {name}_gradients
+from {module} import {function}, {function}_gradients
 
 
 @triton.jit
@@ -323,8 +343,8 @@ def kernel(given_ptr, results_ptr, COUNT: tl.constexpr, BLOCK: tl.constexpr):
     lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     kept = lane < COUNT
 {loads}
-    tl.store(results_ptr + lane, {name}({arguments}), mask=kept)
-    {slopes} = {name}_gradients(one, {arguments})
+    tl.store(results_ptr + lane, {function}({arguments}), mask=kept)
+    {slopes} = {function}_gradients(one, {arguments})
 {stores}
 
 
@@ -382,6 +402,7 @@ def triton_modules(cases: Sequence[Case], folder: Path, device: str) -> list[str
             _TRITON.format(
                 module=f"emitted_{case.name}",
                 name=case.name,
+                function=case.device_name,
                 loads="\n".join(loads),
                 arguments=", ".join(arguments),
                 slopes=", ".join(f"g{k}" for k in range(slopes)),
@@ -400,7 +421,7 @@ def _installed(name: str) -> str:
     return f"{name} {importlib.metadata.version(name)}"
 
 
-_CPP = "as C++ on the CPU, with the language's qualifiers defined away; not on a GPU"
+_CPP = "as C++ on the CPU, with * and + as one operation where they may be, and with the language's qualifiers defined away; not on a GPU"
 RUNS = (
     TargetRun("numpy", lambda: f"numpy {np.__version__}", "float64 inside", each(_numpy)),
     TargetRun(
@@ -408,12 +429,14 @@ RUNS = (
         lambda: f"jax {jax_modules()[0].__version__}",
         "float32, under jit on the CPU",
         each(_jax),
+        has_short=True,
     ),
     TargetRun(
         "mlx",
         lambda: (mlx_modules(), _installed("mlx"))[1],
         "float32, on the CPU; not on an Apple GPU",
         each(_mlx),
+        has_short=True,
     ),
     TargetRun(
         "onnx",
@@ -444,17 +467,20 @@ RUNS = (
                 ("-D__device__=static", "-D__forceinline__=inline"),
             )
         ),
+        has_short=True,
     ),
     TargetRun(
         "metal",
         lambda: version_of(*_COMPILERS),
         f"float32, {_CPP}",
         in_groups(_native("metal", _METAL_LIBRARY, ())),
+        has_short=True,
     ),
     TargetRun(
         "triton",
         lambda: _installed("triton"),
         "float32, in Triton's interpreter with torch's functions; not on a GPU",
-        in_groups(_triton),
+        in_groups(_triton, _INTERPRETED_TOGETHER),
+        has_short=True,
     ),
 )

@@ -206,7 +206,7 @@ TANHSOFT_2 = Spec(
     pieces=cut(
         (
             "x <= 8",
-            "tanh(0.6*exp(x)) + 2.4*x*exp(x)*logistic(1.2*exp(x))*logistic(-1.2*exp(x))",
+            "tanh(0.6*exp(x)) + 2.4*x*exp(x - 1.2*exp(x))/(1 + exp(-1.2*exp(x)))**2",
             "x*tanh(0.6*exp(x))",
         ),
         ("x > 8", "1"),

@@ -134,7 +134,7 @@ ENTRIES: tuple[Spec, ...] = (
         name="sinlu",
         title="SinLU: a line with a learned wave, times the logistic gate",
         pieces=everywhere(
-            "(1 + a*b*cos(b*x))*logistic(x) + (x + a*sin(b*x))*logistic(x)*logistic(-x)",
+            "(1 - a*b + 2*a*b*cos(b*x/2)**2)*logistic(x) + (x + a*sin(b*x))*logistic(x)*logistic(-x)",
             "(x + a*sin(b*x))*logistic(x)",
         ),
         parameters=free(a=1.0, b=1.0),
@@ -206,7 +206,7 @@ ENTRIES: tuple[Spec, ...] = (
         pieces=cut(
             (
                 "x <= 8",
-                "tanh(exp(x)) + 4*x*exp(x)*logistic(2*exp(x))*logistic(-2*exp(x))",
+                "tanh(exp(x)) + 4*x*exp(x - 2*exp(x))/(1 + exp(-2*exp(x)))**2",
                 "x*tanh(exp(x))",
             ),
             ("x > 8", "1"),

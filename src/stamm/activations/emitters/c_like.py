@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import torch
 
-from stamm.activations.emitters.program import Program
+from stamm.activations.emitters.program import SHORT, Program
 from stamm.activations.emitters.syntax import (
+    SHORT_ENDING,
     WITHIN,
     EmissionTarget,
     Syntax,
@@ -232,16 +233,20 @@ def _float_functions(
     program: Program, syntax: Syntax, qualifiers: str, pointer: str, start: str = ""
 ) -> str:
     into = [*program.inputs, *program.parameters]
-    forward, backward = _stored(program, syntax, torch.float32)
     floats = ", ".join(f"float {n}" for n in into)
-    return (
-        f"{start}{_GUARD}{qualifiers} float stamm_{program.name}({floats}) {{\n"
-        f"{indented(forward, 2)}}}\n\n"
-        "// weight times the derivative in each argument; sums over elements are left to the caller.\n"
-        f"{qualifiers} void stamm_{program.name}_gradients(float weight, {floats},\n"
-        f"    {', '.join(f'{pointer}into_{n}' for n in into)}) {{\n"
-        f"{indented(backward, 2)}}}\n"
-    )
+    text = f"{start}{_GUARD}"
+    for ending, dtype in (("", torch.float32), (SHORT_ENDING, SHORT)):
+        forward, backward = _stored(program, syntax, dtype)
+        name = f"stamm_{program.name}{ending}"
+        if ending:
+            text += "\n// The same for numbers of 16 bits: fewer operations, and errors of some float32 ulp.\n"
+        text += (
+            f"{qualifiers} float {name}({floats}) {{\n{indented(forward, 2)}}}\n\n"
+            "// weight times the derivative in each argument; sums over elements are left to the caller.\n"
+            f"{qualifiers} void {name}_gradients(float weight, {floats},\n"
+            f"    {', '.join(f'{pointer}into_{n}' for n in into)}) {{\n{indented(backward, 2)}}}\n"
+        )
+    return text
 
 
 def _cuda(program: Program) -> str:

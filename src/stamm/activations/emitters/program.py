@@ -7,17 +7,19 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 
 from stamm.activations.codegen.kernel_lookup import Kernel, kernel_of
+from stamm.activations.fused.double_float import compensated, divided_first, rewritten
 from stamm.activations.fused.graph import Graph, Node, Traced
 from stamm.activations.fused.passes import Fixed, PassName, graph_of
 from stamm.activations.primitives import coefficients
 from stamm.activations.spec import Gated, Spec
 from stamm.base.errors import ConfigError, RunError
 
+SHORT = torch.bfloat16  # the graphs for all numbers of 16 bits
 Lowering = Callable[..., Traced]
 _ERF_TERMS = 22  # of its power series below 1: the last is 1e-22 of the first
 # Names of emitted statements and modules, and words of the languages.
@@ -62,6 +64,8 @@ class Program:
     def forward(self) -> Mapping[torch.dtype, Graph]:
         """The graph by computing dtype: inputs, parameters -> f(x), or f(gate) h(up).
 
+        In float32 it is `compensated`. For SHORT, numbers of 16 bits, it is in float32 without pairs.
+
         Raises   ConfigError as `scalar_graph`, and when the spec cannot be integrated
         """
         return self._graphs("forward", "gated_forward")
@@ -76,8 +80,18 @@ class Program:
         """
         return self._graphs("backward", "gated_backward")
 
-    def _graphs(self, plain: PassName, gated: PassName) -> dict[torch.dtype, Graph]:
-        return {d: self._graph(plain, gated, d) for d in (torch.float32, torch.float64)}
+    def _graphs(self, plain: PassName, gated: PassName) -> Mapping[torch.dtype, Graph]:
+        def made(dtype: torch.dtype) -> Graph:
+            if dtype != torch.float32:
+                wide = torch.float64 if dtype == torch.float64 else torch.float32
+                return self._graph(plain, gated, wide)
+            short, wide_graph = graphs[SHORT], graphs[torch.float64]
+            initial = list(self.parameters.values())
+            weights = short.inputs - len(self.inputs)
+            return compensated(short, wide_graph, initial, weights=weights)
+
+        graphs = _ByDtype(made)
+        return graphs
 
     def _graph(self, plain: PassName, gated: PassName, dtype: torch.dtype) -> Graph:
         name = gated if isinstance(self.spec.arity, Gated) else plain
@@ -95,6 +109,19 @@ class Program:
         return self._graph("curvature", "gated_curvature", torch.float64)
 
 
+class _ByDtype(dict[torch.dtype, Graph]):
+    """Graphs that are made on first use."""
+
+    def __init__(self, make: Callable[[torch.dtype], Graph]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, dtype: torch.dtype) -> Graph:
+        self[dtype] = self._make(dtype)
+        return self[dtype]
+
+
+@lru_cache(maxsize=256)
 def program_of(spec: Spec) -> Program:
     """The program of a spec, whose graphs are made on first use."""
     gated = isinstance(spec.arity, Gated)
@@ -117,52 +144,13 @@ def scalar_graph(name: PassName, kernel: Kernel, fixed: Fixed, dtype: torch.dtyp
     """
     try:
         graph = graph_of(name, kernel, fixed, dtype)
-        return _divided_first(graph) if dtype == torch.float32 else graph
+        return divided_first(graph) if dtype == torch.float32 else graph
     except RunError:
         raise ConfigError(
             "the integral has no formula and depends on a trained parameter: its table is made in each"
             " call, which only stamm's own kernels do",
             fix="Make the parameter fixed, or state the integral with the piece",
         ) from None
-
-
-def _divided_first(graph: Graph) -> Graph:
-    """The graph with a*(b/c) for a*b/c where all three depend on the element."""
-    uniform = graph.uniform()
-
-    def replaced(made: Graph, node: Node, operands: list[Traced]) -> Traced | None:
-        top = graph.nodes[node.takes[0]] if node.name == "div" else node
-        if node.name != "div" or top.name != "mul" or {*top.takes, node.takes[1]} & uniform:
-            return None
-        first, second = (made_of[taken] for taken in top.takes)
-        return first * (second / operands[1])
-
-    made_of: dict[int, Traced] = {}
-    return _rewritten(graph, replaced, made_of)
-
-
-def _rewritten(
-    graph: Graph,
-    replaced: Callable[[Graph, Node, list[Traced]], Traced | None],
-    made_of: dict[int, Traced],
-) -> Graph:
-    """A copy of the graph in which `replaced` may have put other operations for some.
-
-    replaced   copy, node, operands in the copy -> what to put, or None: the node itself
-    made_of    is filled: the copy of each place
-    """
-    made = Graph(dtype=graph.dtype, inputs=graph.inputs)
-    for index in graph.needed():
-        node = graph.nodes[index]
-        operands = [made_of[taken] for taken in node.takes]
-        other = replaced(made, node, operands)
-        if other is None:
-            taken = tuple(operand.place for operand in operands)
-            other = made.add(Node(node.name, taken, node.number, node.row))
-        made_of[index] = other
-    made.outputs = tuple(made_of[index].place for index in graph.outputs)
-    made.sums = tuple(made_of[index].place for index in graph.sums)
-    return made
 
 
 def _names(spec: Spec) -> list[str]:
@@ -197,7 +185,7 @@ def lowered(graph: Graph, known: Collection[str], target: str) -> Graph:
 
     while missing:
         missing = False
-        graph = _rewritten(graph, replaced, {})
+        graph = rewritten(graph, replaced, {})
     return graph
 
 

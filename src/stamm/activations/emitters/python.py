@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from stamm.activations.emitters.program import Program
+from stamm.activations.emitters.program import SHORT, Program
 from stamm.activations.emitters.syntax import (
+    SHORT_ENDING,
     EmissionTarget,
     Passes,
     Syntax,
@@ -135,9 +136,9 @@ def _jax(program: Program) -> str:
     names = [*inputs, *program.parameters]
     listed = ", ".join(names)
     functions = ""
-    for bits, dtype in ((32, torch.float32), (64, torch.float64)):
+    for bits, dtype in ((16, SHORT), (32, torch.float32), (64, torch.float64)):
         forward, backward = _returned(passes(program, _JAX, dtype))
-        start = indented([f"dtype = jnp.float{bits}"])
+        start = indented([f"dtype = jnp.float{max(bits, 32)}"])
         functions += f"def _forward{bits}({listed}):\n{start}{indented(forward)}\n\n"
         functions += f"def _backward{bits}(weight, {listed}):\n{start}{indented(backward)}\n\n"
     arguments = ", ".join([*inputs, *defaults(program)])
@@ -148,22 +149,22 @@ def _jax(program: Program) -> str:
         "def _floating(array):\n"
         "    dtype = jnp.asarray(array).dtype\n"
         "    return dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.result_type(float)\n\n\n"
+        "_forward = {4: _forward32, 8: _forward64}\n_backward = {4: _backward32, 8: _backward64}\n\n\n"
         "def _wide(*arrays):\n"
-        "    dtype = jnp.float64 if _floating(arrays[0]) == jnp.float64 else jnp.float32\n"
-        "    arrays = [jnp.asarray(array) for array in arrays]\n"
-        "    return dtype, [array.astype(dtype) for array in arrays]\n\n\n"
+        "    size = _floating(arrays[0]).itemsize\n"
+        "    dtype = jnp.float64 if size == 8 else jnp.float32\n"
+        "    return size, [jnp.asarray(array).astype(dtype) for array in arrays]\n\n\n"
         f"{_SUMMED}"
         f"@jax.custom_vjp\ndef {name}({arguments}):\n"
         f'    """The function, elementwise; a parameter has one number, or one for each of the last axis."""\n'
-        f"    dtype, wide = _wide({listed})\n"
-        "    value = _forward64(*wide) if dtype == jnp.float64 else _forward32(*wide)\n"
-        f"    return value.astype(_floating({inputs[0]}))\n\n\n"
+        f"    size, wide = _wide({listed})\n"
+        f"    return _forward.get(size, _forward16)(*wide).astype(_floating({inputs[0]}))\n\n\n"
         f"def _saved({listed}):\n"
         f"    return {name}({listed}), ({listed}{single})\n\n\n"
         "def _gradients(saved, weight):\n"
-        "    dtype, (_, *wide) = _wide(saved[0], *saved)\n"
-        "    weight = weight.astype(dtype)\n"
-        "    into = _backward64(weight, *wide) if dtype == jnp.float64 else _backward32(weight, *wide)\n"
+        "    size, (_, *wide) = _wide(saved[0], *saved)\n"
+        "    weight = weight.astype(wide[0].dtype)\n"
+        "    into = _backward.get(size, _backward16)(weight, *wide)\n"
         + ("    into = (into,)\n" if len(names) == 1 else "")
         + "    shape = jnp.broadcast_shapes(weight.shape, wide[0].shape)\n"
         "    return tuple(\n"
@@ -196,7 +197,11 @@ _MLX = Syntax(
 
 
 def _mlx(program: Program) -> str:
-    forward, backward = _returned(passes(program, _MLX, torch.float32))
+    functions = ""
+    for bits, dtype in ((16, SHORT), (32, torch.float32)):
+        forward, backward = _returned(passes(program, _MLX, dtype))
+        functions += f"def _forward{bits}({{0}}):\n{indented(forward)}\n\n"
+        functions += f"def _backward{bits}(weight, {{0}}):\n{indented(backward)}\n\n"
     name, inputs = program.name, list(program.inputs)
     names = [*inputs, *program.parameters]
     listed = ", ".join(names)
@@ -204,18 +209,18 @@ def _mlx(program: Program) -> str:
     return (
         "import mlx.core as mx\n\n"
         f"PARAMETERS = {dict(program.parameters)!r}\n\n\n{_extremes('mx')}"
-        f"def _forward({listed}):\n{indented(forward)}\n\n"
-        f"def _backward(weight, {listed}):\n{indented(backward)}\n\n"
-        f"{_SUMMED}"
+        f"{functions.replace('{0}', listed)}{_SUMMED}"
         "@mx.custom_function\n"
         f"def _function({listed}):\n"
         f"    wide = [array.astype(mx.float32) for array in ({listed},)]\n"
-        f"    return _forward(*wide).astype({inputs[0]}.dtype)\n\n\n"
+        f"    forward = _forward16 if {inputs[0]}.dtype.size == 2 else _forward32\n"
+        f"    return forward(*wide).astype({inputs[0]}.dtype)\n\n\n"
         "@_function.vjp\n"
         "def _gradients(primals, weight, output):\n"
         "    primals = primals if isinstance(primals, (list, tuple)) else [primals]\n"
         "    wide = [array.astype(mx.float32) for array in primals]\n"
-        "    into = _backward(weight.astype(mx.float32), *wide)\n"
+        "    backward = _backward16 if primals[0].dtype.size == 2 else _backward32\n"
+        "    into = backward(weight.astype(mx.float32), *wide)\n"
         + ("    into = (into,)\n" if len(names) == 1 else "")
         + "    shape = output.shape\n"
         "    gradients = [\n"
@@ -252,14 +257,17 @@ _TRITON = Syntax(
 
 
 def _triton(program: Program) -> str:
-    forward, backward = _returned(passes(program, _TRITON, torch.float32))
     listed = ", ".join([*program.inputs, *program.parameters])
-    return (
-        "import triton\nimport triton.language as tl\n"
-        "from triton.language.extra import libdevice\n\n\n"
-        f"@triton.jit\ndef {program.name}({listed}):\n{indented(forward)}\n\n"
-        f"@triton.jit\ndef {program.name}_gradients(weight, {listed}):\n{indented(backward)}"
+    functions = []
+    for ending, dtype in (("", torch.float32), (SHORT_ENDING, SHORT)):
+        forward, backward = _returned(passes(program, _TRITON, dtype))
+        name = f"{program.name}{ending}"
+        functions += [f"@triton.jit\ndef {name}({listed}):\n{indented(forward)}"]
+        functions += [f"@triton.jit\ndef {name}_gradients(weight, {listed}):\n{indented(backward)}"]
+    imports = (
+        "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
     )
+    return imports + "\n\n" + "\n\n".join(functions)
 
 
 def _python_test(program: Program, imports: str, array: str, gradients: str) -> str:

@@ -208,6 +208,7 @@ def defaults(program: Program) -> list[str]:
 
 
 WITHIN = 1e-12
+SHORT_ENDING = "_short"  # of functions in float32 that serve numbers of 16 bits
 _X = (-30.0, -3.0, -1.0, -0.5, -1e-3, -1e-6, 1e-6, 1e-3, 0.25, 1.0, 2.5, 20.0)
 
 

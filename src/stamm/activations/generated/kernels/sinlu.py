@@ -11,7 +11,7 @@ from torch import Tensor
 from stamm.activations import primitives
 from stamm.activations.primitives import Parameters
 
-CONTENT_HASH = "e410156a04b8843927d3bc65cc232f9a439cdfad23dfd956890f6acd3509c0b6"
+CONTENT_HASH = "2391120adb508b376b9bedb92472367937bee6c18c97238d965c024ebb158389"
 
 
 def value(x: Tensor, parameters: Parameters) -> Tensor:
@@ -27,12 +27,14 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     a, b = parameters
     pair_1 = primitives.logistic_pair(x)
-    cos_1 = torch.cos(b * x)
+    cos_1 = torch.cos(0.5 * b * x)
+    part_1 = (1.0 - a * b) + 2.0 * a * b * cos_1 * cos_1
     sin_1 = torch.sin(b * x)
-    part_1 = pair_1[1] * pair_1[0] * (x + a * sin_1)
-    branch_1 = pair_1[0] * (1.0 + a * b * cos_1) + part_1
+    part_2 = pair_1[1] * pair_1[0] * (x + a * sin_1)
+    branch_1 = pair_1[0] * part_1 + part_2
     branch_2 = sin_1 * pair_1[0]
-    branch_3 = a * cos_1 * pair_1[0] * x
+    cos_2 = torch.cos(b * x)
+    branch_3 = a * cos_2 * pair_1[0] * x
     return branch_1, branch_2, branch_3
 
 
@@ -43,12 +45,17 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     sin_1 = torch.sin(b * x)
     part_1 = pair_1[1] * pair_1[1] * pair_1[0] * (x + a * sin_1)
     cos_1 = torch.cos(b * x)
-    part_2 = 2.0 * pair_1[1] * pair_1[0] * (1.0 + a * b * cos_1)
-    part_3 = pair_1[1] * pair_1[0] * pair_1[0] * (x + a * sin_1)
-    branch_1 = part_1 + part_2 - part_3 - a * b * b * sin_1 * pair_1[0]
-    branch_2 = pair_1[0] * (b * cos_1 + sin_1 * pair_1[1])
-    part_4 = cos_1 * pair_1[1] * x + cos_1 - b * sin_1 * x
-    branch_3 = a * pair_1[0] * part_4
+    part_2 = pair_1[1] * pair_1[0] * (1.0 + a * b * cos_1)
+    cos_2 = torch.cos(0.5 * b * x)
+    part_3 = (1.0 - a * b) + 2.0 * a * b * cos_2 * cos_2
+    part_4 = pair_1[1] * pair_1[0] * pair_1[0] * (x + a * sin_1)
+    sin_2 = torch.sin(0.5 * b * x)
+    part_5 = 2.0 * a * b * b * sin_2 * cos_2 * pair_1[0]
+    branch_1 = part_1 + part_2 + pair_1[1] * pair_1[0] * part_3 - part_4 - part_5
+    part_6 = -b + 2.0 * b * cos_2 * cos_2 + sin_1 * pair_1[1]
+    branch_2 = pair_1[0] * part_6
+    part_7 = -1.0 + cos_1 * pair_1[1] * x + 2.0 * cos_2 * cos_2 - 2.0 * b * sin_2 * cos_2 * x
+    branch_3 = a * pair_1[0] * part_7
     flat_1 = torch.zeros_like(x)
     branch_4 = cos_1 * pair_1[0] * x
     branch_5 = -a * sin_1 * pair_1[0] * x * x

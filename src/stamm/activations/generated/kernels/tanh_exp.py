@@ -11,7 +11,7 @@ from torch import Tensor
 from stamm.activations import primitives
 from stamm.activations.primitives import Parameters
 
-CONTENT_HASH = "f1e08cc6ba16de6079c9bde62cc3a2d764f38e1aef5de590962dafeeaabb5197"
+CONTENT_HASH = "7f1229a80f0b227a9fd49fbd67f84fd0d895f9b6c4fbd219e1b4403620d7c29c"
 
 
 def value(x: Tensor, parameters: Parameters) -> Tensor:
@@ -30,10 +30,11 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     inside_1 = torch.clamp(x, max=8.0)
     exp_1 = torch.exp(inside_1)
+    exp_2 = torch.exp(-2.0 * exp_1)
     logistic_odd_1 = primitives.logistic_odd(2.0 * exp_1)
-    part_1 = -4.0 * logistic_odd_1 * logistic_odd_1 * inside_1
+    part_1 = exp_1 * exp_2 * inside_1 * (1.0 + 2.0 * logistic_odd_1) * (1.0 + 2.0 * logistic_odd_1)
     tanh_1 = torch.tanh(exp_1)
-    branch_1 = exp_1 * (inside_1 + part_1) + tanh_1
+    branch_1 = part_1 + tanh_1
     flat_1 = torch.full_like(x, 1.0)
     chosen_1 = torch.where(x > 8.0, flat_1, branch_1)
     return (chosen_1,)
@@ -43,14 +44,14 @@ def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     inside_1 = torch.clamp(x, max=8.0)
     exp_1 = torch.exp(inside_1)
-    logistic_odd_1 = primitives.logistic_odd(2.0 * exp_1)
-    part_1 = 16.0 * exp_1 * logistic_odd_1 * logistic_odd_1 * logistic_odd_1 * inside_1
-    part_2 = 4.0 * logistic_odd_1 * logistic_odd_1 * inside_1
-    part_3 = 4.0 * exp_1 * logistic_odd_1 * inside_1
+    exp_2 = torch.exp(-2.0 * exp_1)
+    pair_1 = primitives.logistic_pair(2.0 * exp_1)
+    part_1 = 4.0 * exp_2 * pair_1[0] * pair_1[0] * inside_1
+    part_2 = 8.0 * exp_1 * exp_2 * pair_1[0] * pair_1[0] * inside_1
+    part_3 = 16.0 * exp_1 * exp_2 * pair_1[0] * pair_1[0] * pair_1[0] * inside_1
     tanh_1 = torch.tanh(exp_1)
-    part_4 = 4.0 * logistic_odd_1 * logistic_odd_1
-    part_5 = (2.0 + inside_1) + part_1 - part_2 - part_3 - tanh_1 * tanh_1 - part_4
-    branch_1 = exp_1 * part_5
+    part_4 = 1.0 + 4.0 * exp_2 * pair_1[0] * pair_1[0] + part_1 + part_2 - part_3 - tanh_1 * tanh_1
+    branch_1 = exp_1 * part_4
     flat_1 = torch.zeros_like(x)
     chosen_1 = torch.where(x > 8.0, flat_1, branch_1)
     return (chosen_1,)

@@ -11,7 +11,7 @@ from torch import Tensor
 from stamm.activations import primitives
 from stamm.activations.primitives import Parameters
 
-CONTENT_HASH = "332fefaf216a8156108011f897fad740cb0048bec66975c9ca6ac68c330dbf53"
+CONTENT_HASH = "81d4993e9f0ac2fe0683f3726476414e116a483c3016154c9b12abe1f78a2b02"
 
 
 def value(x: Tensor, parameters: Parameters) -> Tensor:
@@ -30,10 +30,11 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f'(x), then the slope in each trainable parameter."""
     inside_1 = torch.clamp(x, max=8.0)
     exp_1 = torch.exp(inside_1)
-    logistic_odd_1 = primitives.logistic_odd(1.2 * exp_1)
-    part_1 = -2.4 * logistic_odd_1 * logistic_odd_1 * inside_1
+    exp_2 = torch.exp(-1.2 * exp_1)
+    pair_1 = primitives.logistic_pair(1.2 * exp_1)
+    part_1 = 2.4 * exp_1 * exp_2 * pair_1[0] * pair_1[0] * inside_1
     tanh_1 = torch.tanh(0.6 * exp_1)
-    branch_1 = exp_1 * (0.6 * inside_1 + part_1) + tanh_1
+    branch_1 = part_1 + tanh_1
     flat_1 = torch.full_like(x, 1.0)
     chosen_1 = torch.where(x > 8.0, flat_1, branch_1)
     return (chosen_1,)
@@ -42,16 +43,16 @@ def slopes(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
 def curvatures(x: Tensor, parameters: Parameters) -> tuple[Tensor, ...]:
     """f''(x), then the mixed and the parameter curvatures."""
     inside_1 = torch.clamp(x, max=8.0)
-    exp_1 = torch.exp(2.0 * inside_1)
-    exp_2 = torch.exp(inside_1)
-    logistic_odd_1 = primitives.logistic_odd(1.2 * exp_2)
-    part_1 = 5.76 * logistic_odd_1 * logistic_odd_1 * logistic_odd_1 * inside_1
-    part_2 = part_1 - 1.44 * logistic_odd_1 * inside_1
-    part_3 = -2.4 * logistic_odd_1 * logistic_odd_1 * inside_1
-    tanh_1 = torch.tanh(0.6 * exp_2)
-    part_4 = 2.4 * logistic_odd_1 * logistic_odd_1
-    part_5 = (1.2 + 0.6 * inside_1) + part_3 - 0.6 * tanh_1 * tanh_1 - part_4
-    branch_1 = exp_1 * part_2 + exp_2 * part_5
+    exp_1 = torch.exp(inside_1)
+    exp_2 = torch.exp(-1.2 * exp_1)
+    pair_1 = primitives.logistic_pair(1.2 * exp_1)
+    part_1 = 2.4 * exp_1 * exp_2 * pair_1[0] * pair_1[0]
+    exp_3 = torch.exp(2.0 * inside_1)
+    part_2 = 2.88 * exp_3 * exp_2 * pair_1[0] * pair_1[0]
+    part_3 = 5.76 * exp_3 * exp_2 * pair_1[0] * pair_1[0] * pair_1[0]
+    part_4 = inside_1 * (part_1 + part_2 - part_3)
+    tanh_1 = torch.tanh(0.6 * exp_1)
+    branch_1 = part_4 + part_1 + 0.6 * exp_1 - 0.6 * exp_1 * tanh_1 * tanh_1
     flat_1 = torch.zeros_like(x)
     chosen_1 = torch.where(x > 8.0, flat_1, branch_1)
     return (chosen_1,)
