@@ -54,7 +54,7 @@ def test_experts_are_carved_trained_on_exported_and_recorded(
 ) -> None:
     command = (
         *("run", "adapt.carve", f"run={smoke_run}", "arm=swiglu", "experts=4", "active=2"),
-        *("carve.tokens=2048", f"tokens={8 * 1024}", "control=false", "--out", "carved"),
+        *("carve.tokens=2048", f"tokens={8 * 1024}", "training.control=false", "--out", "carved"),
     )
     done = stamm(*command)
     assert done.returncode == 0, done.stderr
