@@ -163,5 +163,9 @@ def swapped_config(config: DecoderConfig, activation: str | Spec) -> DecoderConf
             fix=f"Choose one that is {kind}: `stamm ls activations`",
         ) from None
     if swapped.spec.content_hash == ffn.spec.content_hash:
-        raise ConfigError(f"the model has {ffn.spec.name} already", where="activation")
+        raise ConfigError(
+            f"the model has {ffn.spec.name} already",
+            where="activation",
+            fix="Choose another: `stamm ls activations`",
+        )
     return replace(config, ffn=swapped)
