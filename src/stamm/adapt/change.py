@@ -94,14 +94,8 @@ def store_change(
         changed_loss=changed_loss,
     )
     write_change(folder / "model", change)
-    write_origin(kind, config, workspace)
-    return change
-
-
-def write_origin(kind: str, config: TextConfig, workspace: Workspace) -> None:
-    """Write config.json and manifest.json."""
-    folder, inputs = workspace.folder, workspace.inputs
-    write_record(folder / "config.json", ConfigFile, {"kind": kind, "config": to_plain(config)})
+    write_record(folder / "config.json", ConfigFile, {"kind": kind, "config": plain})
     places = {name: {"path": os.path.relpath(path, folder)} for name, path in inputs.items()}
     manifest = new_manifest(kind=kind, threads=config.threads, inputs=places)
     write_record(folder / "manifest.json", ManifestFile, manifest)
+    return change

@@ -43,18 +43,6 @@ class CarveConfig(TextConfig):
     seed: Seed = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class StressConfig(TextConfig):
-    """Losses of a trained decoder with flipped bits and with noise.
-
-    rate   share of the feed-forward weights in which the bit is flipped
-    """
-
-    tokens: Annotated[int, at_least(2)] = 2048
-    rate: Annotated[float, within("(0, 1)")] = 0.001
-    seed: Seed = 0
-
-
 def carved_config(config: DecoderConfig, experts: Experts) -> DecoderConfig:
     """The decoder with experts, and the same sizes.
 

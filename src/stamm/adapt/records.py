@@ -129,35 +129,6 @@ class SparsifyFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StressPoint:
-    """Median loss with a fault, in nats per token, and its 95 % interval; None: not finite.
-
-    kind, at   "noise": deviation over the units' root mean square; "bfloat16", "int8": the flipped bit
-    """
-
-    kind: str
-    at: float
-    clip: bool
-    loss: float | None
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class StressFile:
-    """Losses under faults. rate: share of the weights in which a bit is flipped; loss: without faults."""
-
-    SCHEMA: ClassVar[int] = 1
-
-    model_sha256: str
-    calibration: TextIdentity
-    measured: TextIdentity
-    rate: float
-    loss: float
-    points: tuple[StressPoint, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class SwappedLayer:
     """One layer, as `activations.fit.ActivationFit` and `adapt.refit.RefitMatrix` describe it.
 

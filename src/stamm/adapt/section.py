@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
-
 from stamm.adapt.records import (
     CarveFile,
     ReplacementFile,
     SparsifyFile,
-    StressFile,
     SwappedLayer,
     TextIdentity,
 )
 from stamm.base.schema import read_record_if_present
 from stamm.pages.config import ReportConfig
-from stamm.pages.figure import DataTable, Figure
+from stamm.pages.figure import DataTable
 from stamm.pages.formatting import fixed
 from stamm.pages.section import Section, section_of
-from stamm.pages.svg_figure import Axes, draw_panels, legend
 from stamm.pages.text import one_line
-from stamm.pages.theme import series
 from stamm.runs.run_view import RunView
 
 _MOST_ROWS = 400
@@ -44,59 +39,7 @@ def sections(run: RunView, config: ReportConfig) -> tuple[Section, ...]:
     if sparse is not None:
         tables = {"Units that are 0": sparse_table(sparse)}
         shown.append(section_of("sparsify", "Sparse activation", tables=tables))
-    stressed = read_record_if_present(StressFile, run.root / "stress" / "stress.json")
-    if stressed is not None:
-        figure = stress_figure(stressed, run.made_by())
-        shown.append(section_of("stress", "Flipped bits and noise", figures=[figure]))
     return tuple(shown)
-
-
-def stress_figure(record: StressFile, command: str) -> Figure:
-    """The loss by position of a flipped bit and by noise, with and without the clip."""
-    kinds = {"bfloat16": "bit, bfloat16", "int8": "bit, INT8", "noise": "noise / rms of units"}
-
-    def paint(panels: list[Axes]) -> None:
-        for axes, kind in zip(panels, kinds, strict=True):
-            for clip in (False, True):
-                rows = [p for p in record.points if (p.kind, p.clip) == (kind, clip)]
-                x = [p.at for p in rows]
-                middle, low, high = (
-                    [(getattr(p, name) or math.inf) - record.loss for p in rows]
-                    for name in ("loss", "low", "high")
-                )
-                axes.plot(
-                    x,
-                    middle,
-                    "o-",
-                    ms=3,
-                    color=series(int(clip)),
-                    label="clipped" if clip else "as it is",
-                )
-                axes.fill_between(x, low, high, color=series(int(clip)), alpha=0.2, lw=0)
-            axes.set_yscale("symlog", linthresh=0.01)
-            axes.set_xlabel(kinds[kind])
-        panels[0].set_ylabel("nats per token above no fault")
-        legend(panels[0])
-
-    columns = ("fault", "clipped", "at", "loss", "low", "high")
-    rows = tuple(
-        (
-            p.kind,
-            "yes" if p.clip else "no",
-            *("not finite" if x is None else f"{x:.5g}" for x in (p.at, p.loss, p.low, p.high)),
-        )
-        for p in record.points[:_MOST_ROWS]
-    )
-    caption = (
-        f"A bit is flipped in {record.rate:g} of the feed-forward weights: of bfloat16 15 is the sign, 14 to 7 the exponent, 6 to 0 "
-        f"the mantissa; of INT8 7 is the sign. Median of 20 draws, 95 % interval, on {_text(record.measured)}; clipped at "
-        f"the largest sizes on {_text(record.calibration)}. Without faults {fixed(record.loss, 4)}. What is not finite is not drawn."
-    )
-    return Figure(
-        key="stress", title="Loss with flipped bits and with noise", caption=caption, alt=caption,
-        svg=draw_panels("stress", 2.6, paint, len(kinds)), data=DataTable(columns=columns, rows=rows, words=2),
-        source="stress/stress.json", command=command,
-    )  # fmt: skip
 
 
 def sparse_table(record: SparsifyFile) -> DataTable:
