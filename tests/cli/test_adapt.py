@@ -54,7 +54,7 @@ def test_experts_are_carved_trained_on_exported_and_recorded(
 ) -> None:
     command = (
         *("run", "adapt.carve", f"run={smoke_run}", "arm=swiglu", "experts=4", "active=2"),
-        *("carve.tokens=2048", f"tokens={8 * 1024}", "control=false", "--out", "carved"),
+        *("carve.tokens=2048", f"tokens={8 * 1024}", "training.control=false", "--out", "carved"),
     )
     done = stamm(*command)
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,8 @@ def test_experts_are_carved_trained_on_exported_and_recorded(
     assert (change["change"], change["trained_tokens"]) == ("carve", 8 * 1024)
     card = (folder / "README.md").read_text()
     assert "## Changed after training" in card and change["parent_sha256"] in card
-    sampled = stamm("sample", "carved/arms/carved", "tokens=8")
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "The"}\n')
+    sampled = stamm("sample", "carved/arms/carved", "prompts=prompts.jsonl", "max_new_tokens=8")
     assert sampled.returncode == 0, sampled.stderr
 
 

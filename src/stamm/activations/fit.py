@@ -7,7 +7,10 @@ the rest is found by the Levenberg-Marquardt method from several s, in float64. 
 (log s)^2 + (log |c|)^2 is added: of scales that fit equally well, as all do for a homogeneous g, it
 prefers those that leave the matrices as large as they were, which further training needs.
 
-Letters: N numbers of the sample, U unknowns (log s, then the stored values of p).
+Of a gate times a function h of up, c g(s x; p) h(t u) is fitted, jointly in s, t and p; t is multiplied into up's
+matrix, and log t is one more unknown.
+
+Letters: N numbers of the sample, U unknowns (log s, the stored values of p, log t).
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ class ActivationFit:
     raw             stored value of each trainable parameter of g
     input_scale     s
     output_scale    c
+    up_scale        t; 1 where up is not fitted
     error           share of the weighted mean square of f that c g(s x) misses
     initial_error   the same of g(x) with its initial parameters
     """
@@ -46,21 +50,39 @@ class ActivationFit:
     output_scale: float
     error: float
     initial_error: float
+    up_scale: float = 1.0
+
+
+def up_factor(spec: Spec, u: Tensor) -> Tensor:
+    """h(u), which the gate of a gated spec multiplies: u itself, or the stated function of it."""
+    up = kernel_of(spec).up
+    if up is None:
+        return u
+    return up.value(u, tuple(p.initial for p in spec.parameters if not p.trainable))
 
 
 def fit_activation(
-    spec: Spec, x_N: Tensor, f_N: Tensor, weight_N: Tensor, *, scales: bool = True
+    spec: Spec,
+    x_N: Tensor,
+    f_N: Tensor,
+    weight_N: Tensor,
+    *,
+    scales: bool = True,
+    up_N: Tensor | None = None,
 ) -> ActivationFit:
     """Fit the activation `spec` to the values f_N at x_N with weights, all float64.
 
     scales   False keeps s = c = 1, where no matrix takes them up: the shape parameters alone are fitted
+    up_N     u, where g(s x) h(t u) is fitted to f_N
 
     Raises   ConfigError when g cannot be computed on the sample, or f is 0 on all of it
     Checked  tests/unit/adapt/test_activation_fit.py
     """
-    fitting = _Fitting(spec, x_N, f_N, weight_N, scales)
+    fitting = _Fitting(spec, x_N, f_N, weight_N, scales, up_N)
     begin = list(spec.raw_values({p.name: p.initial for p in spec.trainable}).values())
-    initial = fitting.initial_error(begin)
+    if up_N is not None:
+        begin.append(0.0)
+    initial = fitting.initial_error([0.0, *begin])
     starts = _STARTS if scales else (1.0,)
     ends = [_minimum(fitting, [math.log(scale), *begin]) for scale in starts]
     point, least = min(ends, key=lambda end: end[1])
@@ -71,11 +93,12 @@ def fit_activation(
             fix="Choose an activation that is defined and grows slowly there",
         )
     return ActivationFit(
-        raw=dict(zip((p.name for p in spec.trainable), point[1:], strict=True)),
+        raw=dict(zip((p.name for p in spec.trainable), point[1:], strict=up_N is None)),
         input_scale=math.exp(point[0]),
         output_scale=fitting.output_scale(point),
         error=fitting.error(point),
         initial_error=initial,
+        up_scale=1.0 if up_N is None else math.exp(point[-1]),
     )
 
 
@@ -83,10 +106,16 @@ class _Fitting:
     """Residuals of one layer, divided by the root of the weighted sum of squares of f."""
 
     def __init__(
-        self, spec: Spec, x_N: Tensor, f_N: Tensor, weight_N: Tensor, scales: bool
+        self,
+        spec: Spec,
+        x_N: Tensor,
+        f_N: Tensor,
+        weight_N: Tensor,
+        scales: bool,
+        up_N: Tensor | None,
     ) -> None:
         self._spec, self._kernel, self._x_N = spec, kernel_of(spec), x_N
-        self._scales = scales
+        self._scales, self._up_N = scales, up_N
         whole = float((weight_N * f_N * f_N).sum())
         if not whole > 0:
             raise ConfigError(
@@ -97,26 +126,27 @@ class _Fitting:
 
     def residual(self, point: Sequence[float]) -> Tensor | None:
         """Weighted f - c g with the best c, then small ones for the scales; None where g is not finite."""
-        g_N = self._weighted(math.exp(point[0]) if self._scales else 1.0, point[1:])
+        g_N = self._weighted(point)
         if g_N is None:
             return None
         scale = self._scale(g_N)
         sizes = [point[0], math.log(max(abs(scale), _SMALLEST_SCALE))]
+        sizes += [] if self._up_N is None else [point[-1]]
         return torch.cat([self._f_N - scale * g_N, _SMALL_SCALES * torch.tensor(sizes).double()])
 
     def error(self, point: Sequence[float]) -> float:
         """Share of the weighted mean square of f that the fit does not explain."""
         residual = self.residual(point)
-        return math.inf if residual is None else float(residual[:-2].square().sum())
+        return math.inf if residual is None else float(residual[: len(self._f_N)].square().sum())
 
     def output_scale(self, point: Sequence[float]) -> float:
         """The best c."""
-        g_N = self._weighted(math.exp(point[0]), point[1:])
+        g_N = self._weighted(point)
         return 0.0 if g_N is None else self._scale(g_N)
 
-    def initial_error(self, raw: Sequence[float]) -> float:
-        """The error with s = c = 1; infinite where g is not finite."""
-        g_N = self._weighted(1.0, raw)
+    def initial_error(self, point: Sequence[float]) -> float:
+        """The error with c = 1; infinite where g is not finite."""
+        g_N = self._weighted(point)
         return math.inf if g_N is None else float((self._f_N - g_N).square().sum())
 
     def _scale(self, g_N: Tensor) -> float:
@@ -125,8 +155,10 @@ class _Fitting:
         square = float(g_N @ g_N)
         return float(self._f_N @ g_N) / square if square > 0 else 0.0
 
-    def _weighted(self, scale: float, raw: Sequence[float]) -> Tensor | None:
-        names = (p.name for p in self._spec.trainable)
+    def _weighted(self, point: Sequence[float]) -> Tensor | None:
+        names = [p.name for p in self._spec.trainable]
+        scale = math.exp(point[0]) if self._scales else 1.0
+        raw = point[1 : 1 + len(names)]
         try:
             values = self._spec.effective_values(dict(zip(names, raw, strict=True)))
         except (ConfigError, OverflowError):
@@ -134,6 +166,8 @@ class _Fitting:
         if not all(map(math.isfinite, values.values())):
             return None
         g_N = self._root_N * self._kernel.value(scale * self._x_N, tuple(values.values()))
+        if self._up_N is not None:
+            g_N = g_N * up_factor(self._spec, math.exp(point[-1]) * self._up_N)
         return g_N if bool(torch.isfinite(g_N).all()) else None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from stamm.activations.catalog.registry import named_activation, spec_of
-from stamm.activations.spec import Gated, Spec
+from stamm.activations.spec import Spec
 from stamm.activations.spec.cut import cut_at_one
 from stamm.base.bounds import AtLeastOne, Seed, Threads, at_least, within
 from stamm.base.config import Bounded, validate
@@ -126,8 +126,8 @@ class ReplacementConfig(TextConfig):
 def swapped_config(config: DecoderConfig, activation: str | Spec) -> DecoderConfig:
     """The decoder with another activation, one shape per layer, and the same sizes.
 
-    Raises   ConfigError when it has the activation already, one is gated and the other is not, a
-             gated one multiplies by a function of up, or a matrix is structured
+    Raises   ConfigError when it has the activation already, one is gated and the other is not, or a
+             matrix is structured
     """
     ffn = config.ffn
     if ffn.experts is not None:
@@ -150,12 +150,10 @@ def swapped_config(config: DecoderConfig, activation: str | Spec) -> DecoderConf
             where="activation",
             fix=f"Choose one that is {kind}: `stamm ls activations`",
         ) from None
-    for spec in (ffn.spec, swapped.spec):
-        if isinstance(spec.arity, Gated) and spec.arity.up is not None:
-            raise ConfigError(
-                f"{spec.name} multiplies by a function of up, which cannot be fitted",
-                where="activation",
-            )
     if swapped.spec.content_hash == ffn.spec.content_hash:
-        raise ConfigError(f"the model has {ffn.spec.name} already", where="activation")
+        raise ConfigError(
+            f"the model has {ffn.spec.name} already",
+            where="activation",
+            fix="Choose another: `stamm ls activations`",
+        )
     return replace(config, ffn=swapped)

@@ -12,13 +12,13 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from stamm.activations.fit import ActivationFit, fit_activation
+from stamm.activations.fit import ActivationFit
 from stamm.activations.module import ActivationModule
 from stamm.adapt.change import open_parent, store_change
 from stamm.adapt.config import ReplacementConfig, swapped_config
 from stamm.adapt.records import ReplacementFile, SwappedLayer
-from stamm.adapt.refit import RefitMatrix, copy_weights, refit_layers
-from stamm.adapt.sample import mean_loss, sample_layers
+from stamm.adapt.refit import RefitMatrix, copy_weights, fit_layers
+from stamm.adapt.sample import mean_loss
 from stamm.base.schema import write_record
 from stamm.models.decoder import Decoder
 from stamm.runs.job import Workspace
@@ -36,18 +36,15 @@ def run(config: ReplacementConfig, workspace: Workspace) -> None:
     parent = open_parent(config, workspace)
     decoder, texts = parent.decoder, parent.texts
     new = Decoder(swapped_config(decoder.config, config.activation)).eval()
-    progress.begin("replacement", 4, "stages")
-    samples = sample_layers(decoder, texts.fitted, config.batch_tokens)
-    progress.advance(1, "pre-activations sampled")
+    progress.begin("replacement", 3, "stages")
     spec = new.config.ffn.spec
-    fits = [fit_activation(spec, sample.x, sample.f, sample.weight) for sample in samples]
-    matrices = refit_layers(decoder, spec, fits, texts.fitted, config.batch_tokens)
-    progress.advance(2, "activation fitted")
     loss = mean_loss(decoder, texts.measured, config.batch_tokens)
     copy_weights(decoder, new, None)
     initial = mean_loss(new, texts.measured, config.batch_tokens)
-    progress.advance(3, "measured without the fit")
-    copy_weights(decoder, new, list(zip(fits, matrices, strict=True)))
+    progress.advance(1, "measured without the fit")
+    fits = fit_layers(decoder, spec, texts.fitted, config.batch_tokens)
+    progress.advance(2, "activation fitted")
+    copy_weights(decoder, new, fits)
     swapped = mean_loss(new, texts.measured, config.batch_tokens)
     stored = store_change("replacement", config, workspace, parent, new, (loss, swapped))
     record = ReplacementFile(
@@ -60,10 +57,7 @@ def run(config: ReplacementConfig, workspace: Workspace) -> None:
         loss=loss,
         initial_loss=initial if math.isfinite(initial) else None,
         swapped_loss=swapped,
-        layers=tuple(
-            _layer(new, number, fit, matrix)
-            for number, (fit, matrix) in enumerate(zip(fits, matrices, strict=True))
-        ),
+        layers=tuple(_layer(new, number, fit, matrix) for number, (fit, matrix) in enumerate(fits)),
     )
     write_record(folder / RECORD, ReplacementFile, asdict(record))
     progress.end(f"loss {loss:.4f} -> {swapped:.4f}, {initial:.4f} without the fit")
@@ -78,6 +72,7 @@ def _layer(new: Decoder, number: int, fit: ActivationFit, matrix: RefitMatrix) -
         layer=number,
         input_scale=fit.input_scale,
         output_scale=fit.output_scale,
+        up_scale=fit.up_scale,
         parameters=values,
         error=fit.error,
         scaled_output_error=matrix.scaled,

@@ -136,6 +136,7 @@ class SwappedLayer:
     initial_error         None where the new activation is not finite without the fit
     output_error          of the block's output, with the refit matrix
     scaled_output_error   of the block's output, with the old matrix times the output scale
+    up_scale              of a gate times a function of up, else 1
     """
 
     layer: int
@@ -146,6 +147,7 @@ class SwappedLayer:
     initial_error: float | None
     output_error: float
     scaled_output_error: float
+    up_scale: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from stamm.activations.codegen.kernel_lookup import kernel_of
-from stamm.activations.fit import ActivationFit
+from stamm.activations.fit import ActivationFit, fit_activation, up_factor
 from stamm.activations.module import GatedActivation
 from stamm.activations.spec import Spec
-from stamm.adapt.sample import token_batches
+from stamm.adapt.blocks import block_samples
+from stamm.adapt.sample import multiplies_function, sample_layers, token_batches
 from stamm.base.errors import DataError
 from stamm.models.config import SavePost
 from stamm.models.decoder import Decoder
@@ -43,6 +44,47 @@ class RefitMatrix:
     weight: Tensor
     error: float
     scaled: float
+
+
+Fits = list[tuple[ActivationFit, RefitMatrix]]
+
+
+def fit_layers(
+    decoder: Decoder, spec: Spec, sequences: Sequence[Sequence[int]], batch_tokens: int
+) -> Fits:
+    """The fit of `spec` to the activation of every block, with its last matrix.
+
+    Edge     where a function of up replaces up, units of `decoder` may change signs, which its outputs do not
+    Raises   DataError when a pre-activation is not finite; ConfigError when `spec` is not finite on them
+    """
+    if multiplies_function(spec) and not multiplies_function(decoder.config.ffn.spec):
+        _turn_units(decoder, spec, sequences, batch_tokens)
+    samples = sample_layers(decoder, spec, sequences, batch_tokens)
+    fits = [fit_activation(spec, s.x, s.f, s.weight, up_N=s.up) for s in samples]
+    matrices = refit_layers(decoder, spec, fits, sequences, batch_tokens)
+    return list(zip(fits, matrices, strict=True))
+
+
+@torch.no_grad()
+def _turn_units(
+    decoder: Decoder, spec: Spec, sequences: Sequence[Sequence[int]], batch_tokens: int
+) -> None:
+    """Change the signs of up and of the column of the last matrix, where g(x) h(-u) is nearer to -f(x) u.
+
+    Products of both are exactly the same: so is the function of the decoder.
+    """
+    kernel, values = kernel_of(spec), tuple(spec.initial_values().values())
+    for layer, sample in enumerate(block_samples(decoder, sequences, batch_tokens)):
+        block: Any = decoder.model.layers[layer].mlp
+        gate_NC, up_NC = (sample.x @ p.weight.T for p in (block.gate_proj, block.up_proj))
+        g_NC = kernel.value(gate_NC, values)
+        kept_C, turned_C = (
+            (sample.h - sign * g_NC * up_factor(spec, sign * up_NC)).square().sum(0)
+            for sign in (1, -1)
+        )
+        sign_C = torch.where(turned_C < kept_C, -1.0, 1.0)
+        block.up_proj.weight.mul_(sign_C[:, None])
+        block.down_proj.weight.mul_(sign_C)
 
 
 @torch.no_grad()
@@ -88,6 +130,7 @@ class _Sums:
         self.real_BT = torch.zeros(0, 0, dtype=torch.bool)
         block.memory = SavePost()
         self._weight_DC = block.down_proj.weight.double()
+        self._spec, self._up_scale = spec, fit.up_scale
         self._kernel, self._scale, self._behind = kernel_of(spec), fit.input_scale, fit.output_scale
         self._values = tuple(spec.effective_values(fit.raw).values())
         units = self._weight_DC.shape[1]
@@ -100,7 +143,8 @@ class _Sums:
         h_NC = output[self.real_BT].double()
         k_NC = self._kernel.value(self._scale * inputs[0][self.real_BT].double(), self._values)
         if isinstance(module, GatedActivation):
-            k_NC = k_NC * inputs[1][self.real_BT]
+            u_NC = self._up_scale * inputs[1][self.real_BT].double()
+            k_NC = k_NC * up_factor(self._spec, u_NC)
         self._old += h_NC.T @ h_NC
         self._mixed += k_NC.T @ h_NC
         self._new += k_NC.T @ k_NC
@@ -125,9 +169,7 @@ class _Sums:
 
 
 @torch.no_grad()
-def copy_weights(
-    old: Decoder, new: Decoder, fits: list[tuple[ActivationFit, RefitMatrix]] | None
-) -> None:
+def copy_weights(old: Decoder, new: Decoder, fits: Fits | None) -> None:
     """The weights of `old` in `new`, with the shapes and matrices of `fits`; None: initial shapes."""
     shapes = {
         f"model.layers.{layer}.mlp.act_fn.{name}"
@@ -145,5 +187,7 @@ def copy_weights(
         block: Any = new.model.layers[layer].mlp
         first: Tensor = (block.gate_proj if hasattr(block, "gate_proj") else block.up_proj).weight
         first.mul_(fit.input_scale)
+        if hasattr(block, "gate_proj"):
+            block.up_proj.weight.mul_(fit.up_scale)
         block.down_proj.weight.copy_(matrix.weight)
         block.act_fn.load_values(fit.raw, raw=True)

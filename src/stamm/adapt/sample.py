@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from stamm.activations.codegen.kernel_lookup import kernel_of
+from stamm.activations.fit import up_factor
 from stamm.activations.module import ActivationModule, GatedActivation
+from stamm.activations.spec import Gated, Spec
 from stamm.base.errors import DataError
 from stamm.models.config import SavePost
 from stamm.models.decoder import Decoder
@@ -23,30 +25,33 @@ _SAMPLE = 32_768
 _SEED = 7
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LayerSample:
     """Pre-activations x of one layer, f(x), and the weight of an error there, each (sample,), float64.
 
     An error e of unit i changes the block's output by e times column i of the last matrix, and by up
     too in a gated block: the weight is the square of both, as if errors of units were independent.
+
+    up   u, where a gate times a function h of up is fitted: f is then f(x) h(u), and the weight has no up
     """
 
     x: Tensor
     f: Tensor
     weight: Tensor
+    up: Tensor | None = None
 
 
 @torch.no_grad()
 def sample_layers(
-    decoder: Decoder, sequences: Sequence[Sequence[int]], batch_tokens: int
+    decoder: Decoder, spec: Spec, sequences: Sequence[Sequence[int]], batch_tokens: int
 ) -> list[LayerSample]:
-    """About 32,768 random pre-activations of each layer, over all of `sequences`.
+    """About 32,768 random pre-activations of each layer, over all of `sequences`, to fit `spec` to.
 
     Raises   DataError when one is not finite
     """
     tokens = sum(len(sequence) - 1 for sequence in sequences)
     collectors = [
-        _Collector(layer, decoder.model.layers[layer].mlp, tokens)
+        _Collector(layer, decoder.model.layers[layer].mlp, spec, tokens)
         for layer in range(decoder.config.num_layers)
     ]
     try:
@@ -58,6 +63,11 @@ def sample_layers(
         for collector in collectors:
             collector.handle.remove()
     return [collector.result() for collector in collectors]
+
+
+def multiplies_function(spec: Spec) -> bool:
+    """Whether the gate multiplies a function of up, not up itself."""
+    return isinstance(spec.arity, Gated) and spec.arity.up is not None
 
 
 @torch.no_grad()
@@ -77,15 +87,16 @@ class _Collector:
     real_BT   the inputs of the next batch that are not padding
     """
 
-    def __init__(self, layer: int, block: Any, tokens: int) -> None:
+    def __init__(self, layer: int, block: Any, spec: Spec, tokens: int) -> None:
         self.real_BT = torch.zeros(0, 0, dtype=torch.bool)
         # The other memory policies call the activation twice, or never.
         block.memory = SavePost()
         self._layer = layer
+        self._joint = any(multiplies_function(s) for s in (spec, block.act_fn.spec))
         self._column_C = block.down_proj.weight.double().square().sum(0)
         self._share = min(1.0, _SAMPLE / (tokens * len(self._column_C)))
         self._random = torch.Generator().manual_seed(_SEED + layer)
-        self._parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._parts: list[tuple[Tensor, ...]] = []
         self.handle = block.act_fn.register_forward_hook(self._keep)
 
     def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -96,20 +107,22 @@ class _Collector:
         unit = chosen.nonzero().squeeze(1) % x_NC.shape[1]
         x = x_NC.flatten()[chosen].double()
         weight = self._column_C[unit]
-        if isinstance(module, GatedActivation):
-            weight = weight * inputs[1][self.real_BT].flatten()[chosen].double().square()
         f = kernel_of(module.spec).value(x, _parameters(module, unit))
-        if not bool(torch.isfinite(x).all() and torch.isfinite(f).all()):
+        parts = [x, f, weight]
+        if isinstance(module, GatedActivation):
+            u = inputs[1][self.real_BT].flatten()[chosen].double()
+            by_up = (x, f * up_factor(module.spec, u), weight, u)
+            parts = list(by_up) if self._joint else [x, f, weight * u.square()]
+        if not bool(all(torch.isfinite(part).all() for part in parts)):
             raise DataError(
                 f"layer {self._layer} has activations that are not finite",
                 fix="The model diverged, or its weights are damaged",
             )
-        self._parts.append((x, f, weight))
+        self._parts.append(tuple(parts))
 
     def result(self) -> LayerSample:
         """The sample, over all batches."""
-        x, f, weight = (torch.cat(parts) for parts in zip(*self._parts, strict=True))
-        return LayerSample(x=x, f=f, weight=weight)
+        return LayerSample(*(torch.cat(parts) for parts in zip(*self._parts, strict=True)))
 
 
 def _parameters(module: ActivationModule, unit: Tensor) -> tuple[Tensor | float, ...]:

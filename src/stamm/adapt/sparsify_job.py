@@ -25,14 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stamm.activations.fit import fit_activation
 from stamm.activations.spec.cut import rectified_power
 from stamm.adapt.blocks import BlockSample, block_samples, weighted
 from stamm.adapt.change import Parent, open_parent, store_change
 from stamm.adapt.config import SparsifyConfig, sparse_config, unthresholded_config
 from stamm.adapt.records import SparseLayer, SparsifyFile
-from stamm.adapt.refit import copy_weights, refit_layers
-from stamm.adapt.sample import mean_loss, sample_layers
+from stamm.adapt.refit import copy_weights, fit_layers
+from stamm.adapt.sample import mean_loss
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.schema import write_record
 from stamm.models.decoder import Decoder
@@ -133,10 +132,7 @@ def _replaced(decoder: Decoder, config: SparsifyConfig, fitted: Sequence[Sequenc
     if dense == decoder.config:
         return decoder
     new, spec = Decoder(dense).eval(), dense.ffn.spec
-    samples = sample_layers(decoder, fitted, config.batch_tokens)
-    fits = [fit_activation(spec, sample.x, sample.f, sample.weight) for sample in samples]
-    matrices = refit_layers(decoder, spec, fits, fitted, config.batch_tokens)
-    copy_weights(decoder, new, list(zip(fits, matrices, strict=True)))
+    copy_weights(decoder, new, fit_layers(decoder, spec, fitted, config.batch_tokens))
     return new
 
 

@@ -217,7 +217,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("work", f"{flops_text(flops['total'])}, {flops_text(flops['per_token'])} a token"),
         *_memory_lines(facts["memory"], facts["processes"], facts["replicas"]),
         ("ffn memory", "saved per token and block, input included; matrix products per step"),
-        *((f"  {policy['policy']}", _policy_text(policy)) for policy in facts["ffn_memory"]),
+        *((f"  {policy['policy']}", _policy_text(policy, facts["ffn_memory"])) for policy in facts["ffn_memory"]),
         ("time", _time_text(facts["time"])),
         ("disk", f"{bytes_text(disk['checkpoint'])} a checkpoint, {bytes_text(disk['checkpoints_kept'])} kept, {bytes_text(disk['checkpoints_at_most'])} at most; {bytes_text(disk['tokens'])} of tokens"),
         ("checkpoints", _checkpoints_text(facts["checkpoints"])),
@@ -291,9 +291,11 @@ def _forget_text(forget: dict[str, Any]) -> str:
     )
 
 
-def _policy_text(policy: dict[str, Any]) -> str:
+def _policy_text(policy: dict[str, Any], others: Sequence[dict[str, Any]]) -> str:
     use = "  <- in use" if policy["in_use"] else ""
-    return f"{policy['saved_bytes']:,} B, {policy['products']} products{use}"
+    least = min(others, key=lambda other: (other["products"], other["saved_bytes"]))
+    best = ", least without further products" if policy is least else ""
+    return f"{policy['saved_bytes']:,} B, {policy['products']} products{best}{use}"
 
 
 def _sparkline(rates: list[float]) -> str:

@@ -436,7 +436,11 @@ def _expert_checks(ffn: PlainFFN | GatedFFN) -> tuple[tuple[str, bool, str], ...
         return ()
     count, linear = experts.count, type(ffn.linear).__name__
     return (
-        ("width", ffn.width % count == 0, f"does not divide into experts.count = {count} experts"),
+        (
+            "width",
+            ffn.width % count == 0,
+            f"does not divide into experts.count = {count} experts: set a divisor of it",
+        ),
         ("linear", isinstance(ffn.linear, Dense), f"{linear} cannot be divided into experts"),
         ("shapes", ffn.shapes == "layer", "must be 'layer' with experts"),
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from stamm.activations.catalog.registry import named_activation
 from stamm.activations.spec import Spec
@@ -13,14 +15,13 @@ from stamm.adapt.config import (
     CarveConfig,
     ReplacementConfig,
     SparsifyConfig,
-    TextConfig,
     carved_config,
     sparse_config,
     swapped_config,
 )
 from stamm.align.steps import StartModel
 from stamm.base.bounds import AtLeastOne, Natural, Positive, at_least, within
-from stamm.base.config import validate
+from stamm.base.config import Bounded, validate
 from stamm.base.errors import ConfigError
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.steps import evaluate_step
@@ -37,53 +38,57 @@ from stamm.recipes.study import MANIFEST
 from stamm.reports.steps import report_step
 from stamm.runs.job import Step
 
-_CONTROL = "control"
+
+@dataclass(frozen=True, kw_only=True)
+class FurtherTraining(Bounded):
+    """Training of the changed model, and of the unchanged one beside it, on `tokens` of the recipe.
+
+    peak         peak learning rate; None: a quarter of that of the run
+    warmup_share   share of the tokens in which the rate rises; then it falls linearly to 0
+    control      whether the unchanged model is trained on alike, for the cost of the change
+    pack         packed corpus; None: the run's own, from where it stopped reading
+    """
+
+    peak: Positive | None = None
+    warmup_share: Annotated[float, within("[0, 1)")] = 0.05
+    control: bool = True
+    pack: str | None = None
+
+
+def _held_out() -> EvaluateConfig:
+    return EvaluateConfig(tasks=("held_out",))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangeRecipe:
-    """Change a trained model, then train on at the same tokens with and without the change.
+class AdaptRecipe:
+    """Replace the activation of a trained model, then train on at the same tokens with and without it.
+
+    Each layer's new activation is fitted to the old one on the pre-activations of the model, with a
+    scale before and behind it that the matrices take up (`activations.fit`).
 
     run, arm     the model: a run folder, one of its arms, or a Hugging Face folder; required
+    activation   the new one, as in `PlainFFN`
     tokens       of further training; 0: none. It needs a pretraining run, whose model, optimizer,
                  batch and masks it keeps
-    peak         peak learning rate; None: a quarter of that run's
-    warmup_share   share of further training in which the rate rises; then it falls linearly to 0
-    control      whether the unchanged model is trained on alike, for the cost of the change
-    pack         packed corpus of further training; None: the run's own, from where it stopped reading
     code         references to the user's code that the run names and further training may execute
     evaluate     of the model before, after the change, and after training, where the run has held-out
                  text; None: none
     """
 
-    STEP: ClassVar[str]
-    """Kind and folder of the step that changes the model."""
-    ARM: ClassVar[str]
-    """Name of the changed model that was trained on."""
-
     run: str = ""
     arm: str | None = None
+    activation: str | Spec = "xielu"
+    replacement: ReplacementConfig = field(default_factory=ReplacementConfig)
     tokens: Natural = 0
-    peak: Positive | None = None
-    warmup_share: Annotated[float, within("[0, 1)")] = 0.05
-    control: bool = True
-    pack: str | None = None
+    training: FurtherTraining = field(default_factory=FurtherTraining)
     code: tuple[str, ...] = ()
-    evaluate: EvaluateConfig | None = field(
-        default_factory=lambda: EvaluateConfig(tasks=("held_out",))
-    )
+    evaluate: EvaluateConfig | None = field(default_factory=_held_out)
     report: ReportConfig = field(default_factory=ReportConfig)
 
-    def change(self) -> TextConfig:
-        """The configuration of the step that changes the model."""
-        raise NotImplementedError
-
-    def changed(self, config: DecoderConfig) -> DecoderConfig:
-        """The decoder after the change.
-
-        Raises   ConfigError when the change does not fit it
-        """
-        raise NotImplementedError
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activation", named_activation(self.activation))
+        own = self.replacement.activation in ("xielu", self.activation)
+        validate(self, ("replacement", own, "has another activation: set activation=NAME alone"))
 
     def steps(self, root: Path) -> tuple[Step, ...]:
         """All steps in the run folder `root`, in order.
@@ -91,143 +96,14 @@ class ChangeRecipe:
         Raises   ConfigError when the change does not fit the model's blocks, or the model cannot
                  be trained on; what finding the model raises
         """
-        start = start_model(self.run, self.arm, root)
-        trained = self._pretraining(start, root) if self.tokens else None
-        changed = [self.changed(config).ffn for config in (start.decoder,) if config]
-        checks = activation_steps(changed if trained else [])
-        config, name = self.change(), self.STEP
-        change = Step(
-            name=name,
-            job=name,
-            config=config,
-            folder=name,
-            inputs={**start.inputs, **({"pack": start.pack} if start.pack else {})},
-            after=tuple(step.name for step in checks),
-            external={
-                **start.external,
-                **({config.text: Path(config.text)} if config.text else {}),
-            },
-            outputs=("model", f"{name}.json"),
-        )
-        steps = [*start.steps, *checks, change]
-        steps += self._evaluations(start, "start", start.model)
-        steps += self._evaluations(start, name, f"{name}/model")
-        if trained is not None:
-            steps += self._training(start, trained, root)
-        return (*steps, report_step(self.report))
-
-    def _pretraining(self, start: StartModel, root: Path) -> PretrainConfig:
-        if start.steps:
-            raise ConfigError(
-                f"run = {self.run} is a Hugging Face folder, which has no corpus to train on",
-                fix="Leave out tokens, and train the changed model with a recipe of your own",
-            )
-        source = pretraining_of(Path(os.path.normpath(root / start.model)).parent, self.code)
-        return replace(source, model=without_guide(source.model))  # a stored decoder has none
-
-    def _training(self, start: StartModel, source: PretrainConfig, root: Path) -> list[Step]:
-        pack = self.pack or (start.pack and os.path.normpath(root / start.pack))
-        if not pack or not (Path(pack) / MANIFEST).is_file():
-            raise ConfigError(f"run = {self.run} has no packed corpus", fix="Set pack=FOLDER")
-        batch = source.batch[-1].size
-        sequences = self.tokens // source.context
-        if sequences < batch:
-            least = batch * source.context
-            raise ConfigError(
-                f"tokens = {self.tokens} is less than one step of {least}",
-                fix=f"Set tokens=N, such as tokens={100 * least}",
-            )
-        read = source.total_sequences(packed_length(Path(pack)).sequences(source.context))
-        config = replace(
-            source,
-            first_sequence=0 if self.pack else source.first_sequence + read,
-            sequences=sequences,
-            batch=(BatchStage(size=batch),),
-            schedule=WarmupStableDecay(
-                peak=self.peak or source.schedule.peak / 4,
-                warmup_sequences=round(self.warmup_share * sequences),
-                decay_share=1 - self.warmup_share,
-                law="linear",
-            ),
-        )
-        models = {self.ARM: (self.changed(source.model), f"{self.STEP}/model")}
-        if self.control:
-            models[_CONTROL] = (source.model, start.model)
-        steps: list[Step] = []
-        for name, (model, weights) in models.items():
-            train = self._train(name, config, model, weights, start, os.path.relpath(pack, root))
-            steps += [train, *self._evaluations(start, name, f"arms/{name}/model")]
-        return steps
-
-    def _train(
-        self,
-        name: str,
-        config: PretrainConfig,
-        model: DecoderConfig,
-        weights: str,
-        start: StartModel,
-        pack: str,
-    ) -> Step:
-        begin = InitialWeights(checkpoint=weights, moments="restart")
-        return pretrain_step(
-            f"pretrain.{name}",
-            f"arms/{name}",
-            replace(config, model=model, begin=begin),
-            {"pack": pack, "begin": weights, "tokenizer": start.tokenizer},
-            external=start.external,
-            costly=True,
-        )
-
-    def _evaluations(self, start: StartModel, name: str, model: str) -> list[Step]:
-        if self.evaluate is None or not start.pack:
-            return []
-        folders = {"start": "start_evaluate", self.STEP: f"{self.STEP}/evaluate"}
-        return [
-            evaluate_step(
-                f"evaluate.{name}",
-                folders.get(name, f"arms/{name}/evaluate"),
-                model,
-                self.evaluate,
-                tokenizer=start.tokenizer,
-                pack=start.pack,
-                external=start.external,
-            )
-        ]
+        config = replace(self.replacement, activation=self.activation)
+        wanted = partial(swapped_config, activation=self.activation)
+        change = _Change(name="replacement", arm="replaced", config=config, wanted=wanted)
+        return _steps(self, change, root)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptRecipe(ChangeRecipe):
-    """Replace the activation of a trained model, then train on at the same tokens with and without it.
-
-    Each layer's new activation is fitted to the old one on the pre-activations of the model, with a
-    scale before and behind it that the matrices take up (`activations.fit`).
-
-    activation   the new one, as in `PlainFFN`
-    The rest is as in `ChangeRecipe`.
-    """
-
-    STEP: ClassVar = "replacement"
-    ARM: ClassVar = "replaced"
-
-    activation: str | Spec = "xielu"
-    replacement: ReplacementConfig = field(default_factory=ReplacementConfig)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "activation", named_activation(self.activation))
-        own = self.replacement.activation in ("xielu", self.activation)
-        validate(self, ("replacement", own, "has another activation: set activation=NAME alone"))
-
-    def change(self) -> ReplacementConfig:
-        """As in ChangeRecipe."""
-        return replace(self.replacement, activation=self.activation)
-
-    def changed(self, config: DecoderConfig) -> DecoderConfig:
-        """As in ChangeRecipe."""
-        return swapped_config(config, self.activation)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CarveRecipe(ChangeRecipe):
+class CarveRecipe:
     """Divide the feed-forward blocks of a trained model into experts, then train on, with the dense model beside.
 
     Units that act on the same tokens become one expert; a linear router is fitted to the experts'
@@ -236,16 +112,20 @@ class CarveRecipe(ChangeRecipe):
     experts      of a block
     active       experts that act on a token
     shared       experts of these that act on every token
-    The rest is as in `ChangeRecipe`.
+    The rest is as in `AdaptRecipe`.
     """
 
-    STEP: ClassVar = "carve"
-    ARM: ClassVar = "carved"
-
+    run: str = ""
+    arm: str | None = None
     experts: Annotated[int, at_least(2)] = 8
     active: AtLeastOne = 4
     shared: Natural = 0
     carve: CarveConfig = field(default_factory=CarveConfig)
+    tokens: Natural = 0
+    training: FurtherTraining = field(default_factory=FurtherTraining)
+    code: tuple[str, ...] = ()
+    evaluate: EvaluateConfig | None = field(default_factory=_held_out)
+    report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
         own = self.carve.experts == Experts()
@@ -256,17 +136,15 @@ class CarveRecipe(ChangeRecipe):
     def _experts(self) -> Experts:
         return Experts(count=self.experts, active=self.active, shared=self.shared)
 
-    def change(self) -> CarveConfig:
-        """As in ChangeRecipe."""
-        return replace(self.carve, experts=self._experts())
-
-    def changed(self, config: DecoderConfig) -> DecoderConfig:
-        """As in ChangeRecipe."""
-        return carved_config(config, self._experts())
+    def steps(self, root: Path) -> tuple[Step, ...]:
+        """As in `AdaptRecipe`."""
+        config = replace(self.carve, experts=self._experts())
+        wanted = partial(carved_config, experts=config.experts)
+        return _steps(self, _Change(name="carve", arm="carved", config=config, wanted=wanted), root)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparsifyRecipe(ChangeRecipe):
+class SparsifyRecipe:
     """Thresholds in the activation of a trained model, then train on, with the unchanged model beside.
 
     Outputs of a rectifier below a threshold of their layer become 0; the matrices take the thresholds up
@@ -275,16 +153,20 @@ class SparsifyRecipe(ChangeRecipe):
     share        of units that are 0, over all layers; None: as many as `perplexity` allows
     perplexity   the largest factor of the calibration text's perplexity; None with `share`
     activation   that replaces the model's first, such as reglu or relu2; None: its own
-    The rest is as in `ChangeRecipe`.
+    The rest is as in `AdaptRecipe`.
     """
 
-    STEP: ClassVar = "sparsify"
-    ARM: ClassVar = "sparse"
-
+    run: str = ""
+    arm: str | None = None
     share: Annotated[float, within("[0, 1)")] | None = None
     perplexity: Annotated[float, within("(1, 10]")] | None = None
     activation: str | Spec | None = None
     sparsify: SparsifyConfig = field(default_factory=SparsifyConfig)
+    tokens: Natural = 0
+    training: FurtherTraining = field(default_factory=FurtherTraining)
+    code: tuple[str, ...] = ()
+    evaluate: EvaluateConfig | None = field(default_factory=_held_out)
+    report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self) -> None:
         if self.activation is not None:
@@ -298,17 +180,140 @@ class SparsifyRecipe(ChangeRecipe):
             ("share", not both, "is set beside perplexity: set one of them"),
         )
 
-    def change(self) -> SparsifyConfig:
-        """As in ChangeRecipe."""
-        by_share = self.share is not None
-        factor = None if by_share else self.perplexity or self.sparsify.perplexity
-        return replace(
+    def steps(self, root: Path) -> tuple[Step, ...]:
+        """As in `AdaptRecipe`."""
+        factor = None if self.share is not None else self.perplexity or self.sparsify.perplexity
+        config = replace(
             self.sparsify, share=self.share, perplexity=factor, activation=self.activation
         )
+        wanted = partial(sparse_config, wanted=config)
+        change = _Change(name="sparsify", arm="sparse", config=config, wanted=wanted)
+        return _steps(self, change, root)
 
-    def changed(self, config: DecoderConfig) -> DecoderConfig:
-        """As in ChangeRecipe."""
-        return sparse_config(config, self.change())
+
+@dataclass(frozen=True, kw_only=True)
+class _Change:
+    """The step that changes the model.
+
+    name     its kind and folder
+    arm      the changed model that was trained on
+    wanted   the decoder after the change; ConfigError when the change does not fit it
+    """
+
+    name: str
+    arm: str
+    config: ReplacementConfig | CarveConfig | SparsifyConfig
+    wanted: Callable[[DecoderConfig], DecoderConfig]
+
+
+_Recipe = AdaptRecipe | CarveRecipe | SparsifyRecipe
+
+
+def _steps(recipe: _Recipe, change: _Change, root: Path) -> tuple[Step, ...]:
+    start = start_model(recipe.run, recipe.arm, root)
+    trained = _pretraining(recipe, start, root) if recipe.tokens else None
+    changed = [change.wanted(config).ffn for config in (start.decoder,) if config]
+    checks = activation_steps(changed if trained else [])
+    config, name = change.config, change.name
+    step = Step(
+        name=name,
+        job=name,
+        config=config,
+        folder=name,
+        inputs={**start.inputs, **({"pack": start.pack} if start.pack else {})},
+        after=tuple(step.name for step in checks),
+        external={
+            **start.external,
+            **({config.text: Path(config.text)} if config.text else {}),
+        },
+        outputs=("model", f"{name}.json"),
+    )
+    steps = [*start.steps, *checks, step]
+    steps += _evaluations(recipe, start, "start", "start_evaluate", start.model)
+    steps += _evaluations(recipe, start, name, f"{name}/evaluate", f"{name}/model")
+    if trained is not None:
+        steps += _training(recipe, change, start, trained, root)
+    return (*steps, report_step(recipe.report))
+
+
+def _pretraining(recipe: _Recipe, start: StartModel, root: Path) -> PretrainConfig:
+    if start.steps:
+        raise ConfigError(
+            f"run = {recipe.run} is a Hugging Face folder, which has no corpus to train on",
+            fix="Leave out tokens, and train the changed model with a recipe of your own",
+        )
+    source = pretraining_of(Path(os.path.normpath(root / start.model)).parent, recipe.code)
+    return replace(source, model=without_guide(source.model))  # a stored decoder has none
+
+
+def _training(
+    recipe: _Recipe, change: _Change, start: StartModel, source: PretrainConfig, root: Path
+) -> list[Step]:
+    further = recipe.training
+    pack = further.pack or (start.pack and os.path.normpath(root / start.pack))
+    if not pack or not (Path(pack) / MANIFEST).is_file():
+        raise ConfigError(
+            f"run = {recipe.run} has no packed corpus", fix="Set training.pack=FOLDER"
+        )
+    batch = source.batch[-1].size
+    sequences = recipe.tokens // source.context
+    if sequences < batch:
+        least = batch * source.context
+        raise ConfigError(
+            f"tokens = {recipe.tokens} is less than one step of {least}",
+            fix=f"Set tokens=N, such as tokens={100 * least}",
+        )
+    read = source.total_sequences(packed_length(Path(pack)).sequences(source.context))
+    config = replace(
+        source,
+        first_sequence=0 if further.pack else source.first_sequence + read,
+        sequences=sequences,
+        batch=(BatchStage(size=batch),),
+        schedule=WarmupStableDecay(
+            peak=further.peak or source.schedule.peak / 4,
+            warmup_sequences=round(further.warmup_share * sequences),
+            decay_share=1 - further.warmup_share,
+            law="linear",
+        ),
+    )
+    models = {change.arm: (change.wanted(source.model), f"{change.name}/model")}
+    if further.control:
+        models["control"] = (source.model, start.model)
+    steps: list[Step] = []
+    for name, (model, weights) in models.items():
+        arm, begin = f"arms/{name}", InitialWeights(checkpoint=weights, moments="restart")
+        inputs = {
+            "pack": os.path.relpath(pack, root), "begin": weights, "tokenizer": start.tokenizer
+        }  # fmt: skip
+        steps.append(
+            pretrain_step(
+                f"pretrain.{name}",
+                arm,
+                replace(config, model=model, begin=begin),
+                inputs,
+                external=start.external,
+                costly=True,
+            )
+        )
+        steps += _evaluations(recipe, start, name, f"{arm}/evaluate", f"{arm}/model")
+    return steps
+
+
+def _evaluations(
+    recipe: _Recipe, start: StartModel, name: str, folder: str, model: str
+) -> list[Step]:
+    if recipe.evaluate is None or not start.pack:
+        return []
+    step = evaluate_step(
+        f"evaluate.{name}",
+        folder,
+        model,
+        recipe.evaluate,
+        tokenizer=start.tokenizer,
+        pack=start.pack,
+        external=start.external,
+    )
+    return [step]
 
 
 def sparsify() -> SparsifyRecipe:

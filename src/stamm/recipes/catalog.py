@@ -29,7 +29,7 @@ from stamm.recipes import (
     robots,
     searches,
 )
-from stamm.recipes.adapt import ChangeRecipe
+from stamm.recipes.adapt import AdaptRecipe, CarveRecipe, SparsifyRecipe
 from stamm.recipes.align import GRPORecipe, PreferenceRecipe, SFTRecipe
 from stamm.recipes.align_charter import CharterRecipe
 from stamm.recipes.align_demo import AlignDemo
@@ -63,7 +63,9 @@ Branching = (
     | CooldownRecipe
     | LongerRecipe
     | ForgetRecipe
-    | ChangeRecipe
+    | AdaptRecipe
+    | CarveRecipe
+    | SparsifyRecipe
     | SFTRecipe
     | PreferenceRecipe
     | GRPORecipe

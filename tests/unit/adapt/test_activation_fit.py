@@ -39,6 +39,24 @@ def test_shape_parameters_are_found() -> None:
     assert fit.output_scale * fit.input_scale == pytest.approx(1, rel=1e-4)
 
 
+def test_a_gate_and_a_function_of_up_are_fitted_jointly() -> None:
+    """Scales of both inputs are found where the function is one of known scales; clamps tell them apart."""
+    gate, up = torch.randn(2, 4000, generator=torch.Generator().manual_seed(1)).double() * 4
+
+    def clamped(scale: float, by: float) -> torch.Tensor:
+        x = torch.clamp(scale * gate, max=7)
+        return x * torch.sigmoid(1.702 * x) * (torch.clamp(by * up, -7, 7) + 1)
+
+    f = 0.8 * clamped(1.5, 2.0)
+    fit = fit_activation(spec_of("swiglu_oai"), gate, f, torch.ones_like(f), up_N=up)
+    assert fit.error < 1e-6
+    found = (fit.input_scale, fit.up_scale, fit.output_scale)
+    assert found == pytest.approx((1.5, 2.0, 0.8), rel=1e-2)
+    whole = float(f.square().sum())
+    initial = float((f - clamped(1.0, 1.0)).square().sum()) / whole
+    assert fit.initial_error == pytest.approx(initial)
+
+
 def test_the_output_scale_of_a_homogeneous_function_is_the_regression_coefficient() -> None:
     f, relu = _values("silu", X), torch.relu(X)
     fit = fit_activation(spec_of("relu"), X, f, WEIGHT)

@@ -9,7 +9,7 @@ import torch
 
 from stamm.activations.catalog.registry import spec_of
 from stamm.activations.fit import ActivationFit
-from stamm.adapt.refit import RIDGE, refit_layers
+from stamm.adapt.refit import RIDGE, copy_weights, fit_layers, refit_layers
 from stamm.adapt.sample import sample_layers
 from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
 from stamm.models.decoder import Decoder, build_decoder
@@ -83,7 +83,7 @@ def test_the_matrix_is_that_of_a_ridge_regression(ffn: PlainFFN | GatedFFN, afte
 
 def test_a_sample_has_the_weight_of_an_error_in_the_output() -> None:
     decoder = _decoder(GatedFFN(width=16, activation="swiglu"))
-    sample = sample_layers(decoder, TEXT, 64)[0]
+    sample = sample_layers(decoder, spec_of("reglu"), TEXT, 64)[0]
     gate, up = (each.double() for each in _features(decoder, 0))
     block: Any = decoder.model.layers[0].mlp
     column = block.down_proj.weight.detach().double().square().sum(0)
@@ -95,3 +95,37 @@ def test_a_sample_has_the_weight_of_an_error_in_the_output() -> None:
         float((up.square() * column).sum()), rel=1e-5
     )
     assert sample.f.tolist() == pytest.approx(torch.nn.functional.silu(sample.x).tolist())
+
+
+def test_units_are_turned_where_a_function_of_up_asks_for_it() -> None:
+    """The decoder's function stays the same to the last bit, and half of a random model's units change signs."""
+    decoder = _decoder(GatedFFN(width=16, activation="swiglu"))
+    ids = torch.tensor([TEXT[-1]])
+    with torch.no_grad():
+        before = decoder(ids)
+    first: Any = decoder.model.layers[0].mlp
+    old_up = first.up_proj.weight.detach().clone()
+    fits = fit_layers(decoder, spec_of("drelu"), TEXT, 64)
+    with torch.no_grad():
+        assert torch.equal(decoder(ids), before)
+    turned = (first.up_proj.weight == -old_up).all(1)
+    assert 0 < int(turned.sum()) < 16
+    gate, up = (each.double() for each in _features(decoder, 0))
+    for unit in range(16):
+        h = torch.nn.functional.silu(gate[:, unit]) * up[:, unit]
+        relu_gate, column = torch.relu(gate[:, unit]), up[:, unit]
+        kept = (h - relu_gate * torch.relu(column)).square().sum()
+        other = (h + relu_gate * torch.relu(-column)).square().sum()
+        assert kept <= other * (1 + 1e-5)
+    # The stored model computes c g(s x) h(t u) with the refit matrix.
+    new = _decoder(GatedFFN(width=16, activation="drelu"))
+    copy_weights(decoder, new, fits)
+    fit, matrix = fits[0]
+    wanted = torch.relu(fit.input_scale * gate) * torch.relu(fit.up_scale * up)
+    block: Any = new.model.layers[0].mlp
+    new_gate, new_up = (each.double() for each in _features(new, 0))
+    assert torch.allclose(torch.relu(new_gate) * torch.relu(new_up), wanted, atol=1e-5)
+    weight = first.down_proj.weight.detach().double()
+    old = (torch.nn.functional.silu(gate) * up) @ weight.T
+    missed = (old - wanted @ block.down_proj.weight.detach().double().T).square().sum()
+    assert matrix.error == pytest.approx(float(missed / old.square().sum()), rel=1e-3)

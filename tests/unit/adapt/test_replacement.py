@@ -106,7 +106,6 @@ def test_half_of_a_file_is_fitted_on_and_the_other_half_measured(
         (PlainFFN(), "xielu", "has xielu already"),
         (PlainFFN(), "swiglu", "xielu, which is of one input"),
         (GatedFFN(activation="swiglu"), "relu2", "swiglu, which is gated"),
-        (GatedFFN(activation="swiglu"), "swiglu_step", "multiplies by a function of up"),
         (PlainFFN(linear=LowRank(rank=8)), "relu2", "matrices are LowRank"),
     ],
 )

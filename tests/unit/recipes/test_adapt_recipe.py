@@ -11,7 +11,13 @@ from stamm.adapt.config import CarveConfig, ReplacementConfig, SparsifyConfig
 from stamm.base.errors import ConfigError, StammError
 from stamm.models.config import Experts, PlainFFN
 from stamm.pretrain.config import PretrainConfig
-from stamm.recipes.adapt import AdaptRecipe, CarveRecipe, SparsifyRecipe, activation
+from stamm.recipes.adapt import (
+    AdaptRecipe,
+    CarveRecipe,
+    FurtherTraining,
+    SparsifyRecipe,
+    activation,
+)
 
 
 def test_without_tokens_the_model_is_swapped_and_measured(smoke_run: Path, tmp_path: Path) -> None:
@@ -33,7 +39,7 @@ def test_training_goes_on_from_both_models_where_the_run_stopped(
     assert (swapped.first_sequence, swapped.sequences) == (read, 8)
     assert steps["pretrain.replaced"].inputs["begin"] == "replacement/model"
     assert steps["pretrain.control"].inputs["begin"].endswith("arms/xielu/model")
-    alone = replace(recipe, control=False).steps(tmp_path)
+    alone = replace(recipe, training=FurtherTraining(control=False)).steps(tmp_path)
     assert "pretrain.control" not in {step.name for step in alone}
 
 
@@ -76,7 +82,7 @@ def test_carving_and_thresholds_have_the_same_steps(smoke_run: Path, tmp_path: P
     [
         (CarveRecipe(experts=7, active=2), "swiglu", "does not divide into experts.count = 7"),
         (SparsifyRecipe(), "swiglu", "cannot be folded"),
-        (SparsifyRecipe(activation="drelu"), "swiglu", "multiplies by a function of up"),
+        (SparsifyRecipe(activation="drelu"), "swiglu", "a gate times a function of up"),
         (SparsifyRecipe(activation="relu2"), "swiglu", "swiglu, which is gated"),
     ],
 )

@@ -68,9 +68,9 @@ def check(root: Path, recipe: str, *overrides: str) -> None:
         ),
         ("align.sft", (*OFFLINE, "export.target=gguf"), "export.max_shard_bytes=4000"),
         ("align.sft", OFFLINE, "export.bits_tolerance=0.1"),
-        ("adapt.activation", (), "peak=0.5"),
-        ("adapt.activation", (), "warmup_share=0.5"),
-        ("adapt.activation", (), "control=false"),
+        ("adapt.activation", ("activation=relu2",), "training.peak=0.5"),
+        ("adapt.activation", ("activation=relu2",), "training.warmup_share=0.5"),
+        ("adapt.activation", ("activation=relu2",), "training.control=false"),
     ],
 )
 def test_what_no_step_reads_is_refused(
@@ -268,7 +268,9 @@ def needed(recipe: str, model: str, folder: Path) -> list[str]:
         "train.own": [f"inputs={text}"],
         "align.demo": [f"run={model}"],
         "align.charter": [f"answers={text}", "judge=LocalJudge", f"judge.model={model}"],
-        "adapt.activation": [f"run={model}"],
+        "adapt.activation": [f"run={model}", "activation=relu2"],
+        "adapt.carve": [f"run={model}"],
+        "adapt.sparsify": [f"run={model}", "activation=relu2"],
         "align.grpo": [f"run={model}", *GRPO],
         "corpus.robots": [f"domains={hosts}", *agent],
         "corpus.classifier": ["classifier=ClassifierConfig", f"classifier.labelled={text}"],
