@@ -16,6 +16,7 @@ from stamm.steer.records import SteerFile, SteerMeasures
 _MOST_ROWS = 400
 _LEAST_KL = 1e-6  # of the logarithmic axis
 _TICKS = [n * 10.0**power for power in range(-6, 3) for n in (1, 3)]
+_MOST_TICKS = 7
 _COLUMNS = ("layer", "strength", "direction", "effect", "KL, nats a token", "loss, positive", "loss, negative")  # fmt: skip
 
 
@@ -56,6 +57,7 @@ def _figure(steering: SteerFile) -> Figure:
             axes.set_xscale("log")
             low, high = axes.get_xlim()
             ticks = [tick for tick in _TICKS if low <= tick <= high]
+            ticks = ticks[:: -(-len(ticks) // _MOST_TICKS) or 1]
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axes.set_xticks([], minor=True)
             axes.set_xlabel("KL to the unsteered model, nats a token")
