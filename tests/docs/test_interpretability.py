@@ -112,7 +112,9 @@ def test_a_tool_reads_and_changes_what_stamm_computes(
         assert close(found["steered"], Own(exported, TEXT, add=1.0).logits)
         assert not close(found["steered"], own.logits)
         expected = steered_logits(exported)
-        assert float((found["steered"] - expected).abs().max()) <= 1e-6 * float(expected.abs().max())
+        assert float((found["steered"] - expected).abs().max()) <= 1e-6 * float(
+            expected.abs().max()
+        )
         return
     # The last position of the patched text has the residual stream of the other one, and its logits.
     assert close(found["patched"][:, -1], own.logits[:, -1])

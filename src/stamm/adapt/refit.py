@@ -66,7 +66,9 @@ def refit_layers(
             _Sums(decoder.model.layers[first + offset].mlp, spec, fit)
             for offset, fit in enumerate(fits[first : first + together])
         ]
-        hooks = {f"layers.{n}.mlp.act_fn": layer_sums.add for n, layer_sums in enumerate(sums, first)}
+        hooks = {
+            f"layers.{n}.mlp.act_fn": layer_sums.add for n, layer_sums in enumerate(sums, first)
+        }
         with tapped(decoder, hooks):
             for batch_BT, real_BT in token_batches(sequences, batch_tokens):
                 for layer_sums in sums:

@@ -113,4 +113,6 @@ def test_what_is_observed_keeps_its_memory_policy(call: str) -> None:
             assert not layers[0].mlp(x_BTD).any()
     assert [layer.mlp.memory for layer in layers] == [Recompute()] * 2
     assert all(parameter.requires_grad for parameter in decoder.parameters())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in decoder.modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in decoder.modules()
+    )

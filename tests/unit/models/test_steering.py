@@ -188,7 +188,11 @@ def test_a_vector_of_another_model_is_refused_unless_told() -> None:
         ({1: 8}, 1.0, r"layer 1 of the vector has shape \(8,\), and the model is 16 wide"),
         ({1: 16}, float("inf"), "strength = inf is not finite"),
         ({1: 16}, float("nan"), "strength = nan is not finite"),
-        ({1: 16}, 1e39, "strength 1e\\+39 times layer 1 of the vector is not finite in torch.float32"),
+        (
+            {1: 16},
+            1e39,
+            "strength 1e\\+39 times layer 1 of the vector is not finite in torch.float32",
+        ),
         ({-1: 16}, 1.0, "the vector has a layer -1, and the model has layers 0 to 2"),
     ],
 )
