@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+import stamm
 from stamm.export import job
 from stamm.export.config import ExportConfig
 from stamm.models.loading import open_model
 from stamm.models.model_source import ModelSource
+from stamm.models.steering import SteeringHeader, SteeringVector, parameters_sha256
 from stamm.runs.job import Workspace
 from tests.conftest import ROOT
 from tests.unit.untrained_run import untrained_run
@@ -72,6 +74,20 @@ class Own:
             self.logits = model.decoder(torch.tensor([ids]))
 
 
+def steered_logits(folder: Path) -> torch.Tensor:
+    """Logits with 1 added by `stamm.steered` to the residual stream behind layer 1."""
+    arm = folder / "runs/demo/arms/xielu"
+    model = open_model(ModelSource(model=arm / "model", tokenizer=arm / "tokenizer"))
+    header = SteeringHeader(
+        model_sha256=parameters_sha256(model.decoder), method="means", strength=1.0
+    )
+    vector = SteeringVector(layers={1: torch.ones(model.decoder.config.d_model)}, header=header)
+    ids = [*model.prefix, *model.tokenizer.encode(TEXT)]
+    with stamm.steered(model.decoder, vector), torch.no_grad():
+        logits: torch.Tensor = model.decoder(torch.tensor([ids]))
+    return logits
+
+
 def close(a: torch.Tensor, b: torch.Tensor) -> bool:
     largest = float(b.detach().abs().max())
     return a.shape == b.shape and float((a - b).detach().abs().max()) <= 1e-5 * max(largest, 1.0)
@@ -95,6 +111,10 @@ def test_a_tool_reads_and_changes_what_stamm_computes(
     if name != "transformer_lens":
         assert close(found["steered"], Own(exported, TEXT, add=1.0).logits)
         assert not close(found["steered"], own.logits)
+        expected = steered_logits(exported)
+        assert float((found["steered"] - expected).abs().max()) <= 1e-6 * float(
+            expected.abs().max()
+        )
         return
     # The last position of the patched text has the residual stream of the other one, and its logits.
     assert close(found["patched"][:, -1], own.logits[:, -1])

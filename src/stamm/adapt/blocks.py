@@ -6,7 +6,7 @@ Letters: B rows, T tokens, N tokens without padding, C units, D model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from stamm.adapt.sample import token_batches
 from stamm.base.errors import DataError
-from stamm.models.config import SavePost
 from stamm.models.decoder import Decoder
+from stamm.observe.taps import Hook, tapped
 
 _LARGEST = 2 * 2**30  # bytes of the samples of one pass over the text
 Weigh = Callable[[Tensor, Tensor], Tensor | None]
@@ -93,28 +93,22 @@ def _observed(
 @contextmanager
 def weighted(decoder: Decoder, weigh: Sequence[Weigh]) -> Iterator[None]:
     """Multiply the units of each block by what its function returns from the block's input and its units."""
-    handles = []
-    for layer, function in zip(decoder.model.layers, weigh, strict=True):
-        block: Any = layer.mlp
-        # The other memory policies call the activation twice, or never.
-        block.memory = SavePost()
-        inputs: list[Tensor] = []
+    hooks: dict[str, Hook] = {}
+    with ExitStack() as handles:
+        for number, (layer, function) in enumerate(zip(decoder.model.layers, weigh, strict=True)):
+            block: Any = layer.mlp
+            entered: list[Tensor] = []
 
-        def enter(_: nn.Module, given: Any, inputs: list[Tensor] = inputs) -> None:
-            inputs[:] = [given[0]]
+            def enter(_: nn.Module, given: Any, entered: list[Tensor] = entered) -> None:
+                entered[:] = [given[0]]
 
-        def weigh_units(
-            _: nn.Module, given: Any, units: Tensor, inputs: Any = inputs, function: Any = function
-        ) -> Tensor | None:
-            factors = function(inputs[0], units)
-            return None if factors is None else units * factors
+            def weigh_units(
+                _: Any, units: Tensor, entered: Any = entered, function: Any = function
+            ) -> Tensor | None:
+                factors = function(entered[0], units)
+                return None if factors is None else units * factors
 
-        handles += [
-            block.register_forward_pre_hook(enter),
-            block.act_fn.register_forward_hook(weigh_units),
-        ]
-    try:
+            handles.callback(block.register_forward_pre_hook(enter).remove)
+            hooks[f"layers.{number}.mlp.act_fn"] = weigh_units
+        handles.enter_context(tapped(decoder, hooks))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fit import ActivationFit, fit_activation, up_factor
@@ -25,8 +25,8 @@ from stamm.activations.spec import Spec
 from stamm.adapt.blocks import block_samples
 from stamm.adapt.sample import multiplies_function, sample_layers, token_batches
 from stamm.base.errors import DataError
-from stamm.models.config import SavePost
 from stamm.models.decoder import Decoder
+from stamm.observe.taps import tapped
 
 RIDGE = 1e-3
 _LARGEST = 2 * 2**30  # bytes of the sums of one pass over the text
@@ -108,27 +108,27 @@ def refit_layers(
             _Sums(decoder.model.layers[first + offset].mlp, spec, fit)
             for offset, fit in enumerate(fits[first : first + together])
         ]
-        try:
+        hooks = {
+            f"layers.{n}.mlp.act_fn": layer_sums.add for n, layer_sums in enumerate(sums, first)
+        }
+        with tapped(decoder, hooks):
             for batch_BT, real_BT in token_batches(sequences, batch_tokens):
                 for layer_sums in sums:
                     layer_sums.real_BT = real_BT
                 decoder.model(batch_BT[:, :-1])
-        finally:
-            for layer_sums in sums:
-                layer_sums.handle.remove()
         matrices += [layer_sums.result() for layer_sums in sums]
     return matrices
 
 
 class _Sums:
-    """A hook on the activation of one block that adds up products of old and new outputs.
+    """The hook of one block's activation that adds up products of old and new outputs.
 
     real_BT   the inputs of the next batch that are not padding
     """
 
     def __init__(self, block: Any, spec: Spec, fit: ActivationFit) -> None:
         self.real_BT = torch.zeros(0, 0, dtype=torch.bool)
-        block.memory = SavePost()
+        self._is_gated = isinstance(block.act_fn, GatedActivation)
         self._weight_DC = block.down_proj.weight.double()
         self._spec, self._up_scale = spec, fit.up_scale
         self._kernel, self._scale, self._behind = kernel_of(spec), fit.input_scale, fit.output_scale
@@ -137,12 +137,12 @@ class _Sums:
         self._old, self._mixed, self._new = (
             torch.zeros(units, units, dtype=torch.float64) for _ in range(3)
         )
-        self.handle = block.act_fn.register_forward_hook(self._add)
 
-    def _add(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def add(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Add the products of a batch."""
         h_NC = output[self.real_BT].double()
         k_NC = self._kernel.value(self._scale * inputs[0][self.real_BT].double(), self._values)
-        if isinstance(module, GatedActivation):
+        if self._is_gated:
             u_NC = self._up_scale * inputs[1][self.real_BT].double()
             k_NC = k_NC * up_factor(self._spec, u_NC)
         self._old += h_NC.T @ h_NC

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fit import up_factor
 from stamm.activations.module import ActivationModule, GatedActivation
 from stamm.activations.spec import Gated, Spec
 from stamm.base.errors import DataError
-from stamm.models.config import SavePost
 from stamm.models.decoder import Decoder
 from stamm.models.padding import length_batches, padded
+from stamm.observe.taps import tapped
 
 _SAMPLE = 32_768
 _SEED = 7
@@ -51,17 +51,15 @@ def sample_layers(
     """
     tokens = sum(len(sequence) - 1 for sequence in sequences)
     collectors = [
-        _Collector(layer, decoder.model.layers[layer].mlp, spec, tokens)
-        for layer in range(decoder.config.num_layers)
+        _Collector(number, layer.mlp, spec, tokens)
+        for number, layer in enumerate(decoder.model.layers)
     ]
-    try:
+    hooks = {f"layers.{number}.mlp.act_fn": c.keep for number, c in enumerate(collectors)}
+    with tapped(decoder, hooks):
         for batch_BT, real_BT in token_batches(sequences, batch_tokens):
             for collector in collectors:
                 collector.real_BT = real_BT
             decoder.model(batch_BT[:, :-1])
-    finally:
-        for collector in collectors:
-            collector.handle.remove()
     return [collector.result() for collector in collectors]
 
 
@@ -82,25 +80,23 @@ def mean_loss(decoder: Decoder, sequences: Sequence[Sequence[int]], batch_tokens
 
 
 class _Collector:
-    """A hook on the activation of one block that keeps random pre-activations.
+    """The hook of one block's activation that keeps random pre-activations.
 
     real_BT   the inputs of the next batch that are not padding
     """
 
     def __init__(self, layer: int, block: Any, spec: Spec, tokens: int) -> None:
         self.real_BT = torch.zeros(0, 0, dtype=torch.bool)
-        # The other memory policies call the activation twice, or never.
-        block.memory = SavePost()
-        self._layer = layer
+        self._layer, self._module = layer, block.act_fn
         self._joint = any(multiplies_function(s) for s in (spec, block.act_fn.spec))
         self._column_C = block.down_proj.weight.double().square().sum(0)
         self._share = min(1.0, _SAMPLE / (tokens * len(self._column_C)))
         self._random = torch.Generator().manual_seed(_SEED + layer)
         self._parts: list[tuple[Tensor, ...]] = []
-        self.handle = block.act_fn.register_forward_hook(self._keep)
 
-    def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        assert isinstance(module, ActivationModule)
+    def keep(self, inputs: tuple[Tensor, ...], _: Tensor) -> None:
+        """Add the pre-activations of a batch."""
+        module: ActivationModule = self._module
         x_NC = inputs[0][self.real_BT]
         count = x_NC.numel()
         chosen = torch.rand(count, generator=self._random) < self._share

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from stamm.models.decoder import Decoder
 
 TAP = "layers.N"
 _KEY, _LAYER = "steering", "layer."
+_NAME = re.compile(r"layer\.(0|[1-9][0-9]{0,8})")
 _LARGEST = 2**30  # bytes of a file that is read
 _FIX = "Name vector.safetensors of `stamm steer`"
 
@@ -93,12 +95,11 @@ def read_vector(path: Path) -> SteeringVector:
     header: SteeringHeader = decode(SteeringHeader, plain, str(path), _KEY)
     layers: dict[int, Tensor] = {}
     for name, tensor in tensors.items():
-        number = name.removeprefix(_LAYER)
-        if not (name.startswith(_LAYER) and number.isascii() and number.isdecimal()):
+        if not _NAME.fullmatch(name):
             raise DataError(f"{path} has a tensor that is not layer.N: {name[:60]!r}", fix=_FIX)
-        if tensor.dim() != 1 or not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+        if tensor.dim() != 1 or tensor.dtype != torch.float32 or not bool(tensor.isfinite().all()):
             raise DataError(f"{path}: {name} is not a vector of finite numbers", fix=_FIX)
-        layers[int(number)] = tensor.float()
+        layers[int(name.removeprefix(_LAYER))] = tensor
     if not layers or header.tap != TAP or not math.isfinite(header.strength):
         raise DataError(f"{path} has no layer.N, or a tap that is not {TAP}", fix=_FIX)
     return SteeringVector(layers=layers, header=header)
@@ -124,7 +125,7 @@ def steered(
 
     vector      of `read_vector`, or its file
     any_model   use a vector that was fitted to other weights
-    Raises      ConfigError for a strength that is not finite, for another model's vector, for layers or a width that the
+    Raises      ConfigError for a strength that is not finite or makes the vector so, for another model's vector, for layers or a width that the
                 model does not have; DataError for a file that is not a vector
     Checked     tests/unit/models/test_steering.py
     """
@@ -158,14 +159,19 @@ def check_vector(
     if not math.isfinite(strength):
         raise ConfigError(f"strength = {strength} is not finite", fix="Use a number, such as 1.0")
     layers, width = len(model.model.layers), model.config.d_model
-    if (last := max(vector.layers)) >= layers:
+    if beyond := [number for number in vector.layers if not 0 <= number < layers]:
         raise ConfigError(
-            f"the vector has a layer {last}, and the model has layers 0 to {layers - 1}"
+            f"the vector has a layer {beyond[0]}, and the model has layers 0 to {layers - 1}"
         )
     for number, added_D in vector.layers.items():
         if added_D.shape != (width,):
             raise ConfigError(
                 f"layer {number} of the vector has shape {tuple(added_D.shape)}, and the model is {width} wide"
+            )
+        if not bool((strength * added_D.to(model.lm_head.weight.dtype)).isfinite().all()):
+            raise ConfigError(
+                f"strength {strength:g} times layer {number} of the vector is not finite in {model.lm_head.weight.dtype}",
+                fix="Use a smaller strength",
             )
     if not any_model and (sha256 := parameters_sha256(model)) != vector.header.model_sha256:
         raise ConfigError(

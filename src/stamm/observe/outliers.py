@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stamm.models.decoder import Decoder
 from stamm.models.padding import length_batches, padded
 from stamm.observe.records import MassiveActivation
+from stamm.observe.taps import Hook, tapped
 
 MASSIVE, MASSIVE_RATIO, MOST_MASSIVE = 100.0, 1000.0, 10
 INT8, FP8 = 127.0, 448.0
@@ -137,30 +137,17 @@ def observe_outliers(
     def add(into: InputStatistics, value_BTC: Tensor) -> None:
         (into.add_errors if errors else into.add_maxima)(value_BTC[own_BT])
 
-    with ExitStack() as hooks:
-        for number, layer in enumerate(layers):
-            block: Any = layer.mlp
+    def add_residual(into: MassiveActivations, output_BTD: Tensor) -> None:
+        if not errors:
+            into.add(ids_BT[own_BT], output_BTD[own_BT])
 
-            def before(_m: nn.Module, inputs: Any, into: InputStatistics = first[number]) -> None:
-                add(into, inputs[0])
-
-            def after(
-                _m: nn.Module, _i: Any, output: Tensor, into: InputStatistics = last[number]
-            ) -> None:
-                add(into, output)
-
-            def behind(
-                _m: nn.Module, _i: Any, output: Tensor, into: MassiveActivations = massive[number]
-            ) -> None:
-                if not errors:
-                    into.add(ids_BT[own_BT], output[own_BT])
-
-            for handle in (
-                block.register_forward_pre_hook(before),
-                block.act_fn.register_forward_hook(after),
-                layer.register_forward_hook(behind),
-            ):
-                hooks.callback(handle.remove)
+    hooks: dict[str, Hook] = {}
+    for number in range(len(layers)):
+        name = f"layers.{number}"
+        hooks[f"{name}.mlp"] = lambda inputs, _, into=first[number]: add(into, inputs[0])  # type: ignore[misc]
+        hooks[f"{name}.mlp.act_fn"] = lambda _, out, into=last[number]: add(into, out)  # type: ignore[misc]
+        hooks[name] = lambda _, out, into=massive[number]: add_residual(into, out)  # type: ignore[misc]
+    with tapped(decoder, hooks):
         for errors in (False, True):  # noqa: B007  # the hooks read it
             for rows in length_batches([len(s) - 1 for s in sequences], batch_tokens):
                 tokens_BT, present_BT = padded([sequences[row] for row in rows])

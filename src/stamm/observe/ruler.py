@@ -15,18 +15,18 @@ Checked  tests/unit/observe/test_ruler.py
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.models.decoder import Decoder
 from stamm.models.padding import length_batches, padded
+from stamm.observe.taps import Hook, tapped
 
 PERPLEXITY = 1.01
 HALVINGS = 14
@@ -190,39 +190,25 @@ def _pass(
     """
     nats = 0.0
     own_BT = torch.zeros(0, 0, dtype=torch.bool)
+    hooks: dict[str, Hook] = {}
+    for number, layer in enumerate(decoder.model.layers):
+        block: Any = layer.mlp
 
-    def changed(layer: int, weight_DC: Tensor, output_BTC: Tensor) -> Tensor:
-        result_BTC = output_BTC.clone()
-        result_BTC[own_BT] = change(layer, output_BTC[own_BT], weight_DC)
-        return result_BTC
+        def changed(
+            _: Any,
+            output_BTC: Tensor,
+            number: int = number,
+            weight_DC: Tensor = block.down_proj.weight,
+        ) -> Tensor:
+            result_BTC = output_BTC.clone()
+            result_BTC[own_BT] = change(number, output_BTC[own_BT], weight_DC)
+            return result_BTC
 
-    with _outputs_changed(decoder, changed):
+        hooks[f"layers.{number}.mlp.act_fn"] = changed
+    with tapped(decoder, hooks):
         for rows in length_batches([len(s) - 1 for s in sequences], batch_tokens):
             tokens_BT, present_BT = padded([sequences[row] for row in rows])
             own_BT = present_BT[:, 1:]
             losses = decoder.losses(tokens_BT[:, :-1], tokens_BT[:, 1:], own_BT.float(), kept=1.0)
             nats += float(losses.loss)
     return nats / tokens_of(sequences)
-
-
-@contextmanager
-def _outputs_changed(
-    decoder: Decoder, changed: Callable[[int, Tensor, Tensor], Tensor]
-) -> Iterator[None]:
-    """While in use, the outputs of every activation are changed; without gradients no memory policy matters."""
-    with ExitStack() as hooks:
-        for number, layer in enumerate(decoder.model.layers):
-            block: Any = layer.mlp
-
-            def hook(
-                module: nn.Module,
-                inputs: Any,
-                output: Tensor,
-                number: int = number,
-                weight_DC: Tensor = block.down_proj.weight,
-            ) -> Tensor:
-                return changed(number, weight_DC, output)
-
-            handle = block.act_fn.register_forward_hook(hook)
-            hooks.callback(handle.remove)
-        yield

@@ -17,6 +17,8 @@ from stamm.runs.model_outputs import read_result_if_present
 from stamm.runs.run_view import ArmView, RunView
 
 _MOST_ROWS = 400
+SATURATED = 0.1
+"""Nats after the plasticity probe below which its targets are learned almost entirely."""
 _Panels = tuple[tuple[str, Callable[[LayerObservation], float | None]], ...]
 _Arms = Sequence[tuple[ArmView, ObserveFile]]
 _PANELS: _Panels = (
@@ -211,12 +213,22 @@ def plasticity_figure(
         for file in files
     )  # fmt: skip
     first = arms[0][1][-1]
+    saturated = ", ".join(
+        one_line(arm.name, 40)
+        for arm, files in arms
+        if any(file.final_loss < SATURATED for file in files)
+    )
+    warning = (
+        f" Saturated (a loss below {SATURATED:g} nats: the targets are learned almost entirely): {saturated}. There the loss "
+        "afterwards does not tell checkpoints apart; compare the mean of the steps in the table."
+    )
     return Figure(
         key="plasticity",
         title="Plasticity",
         caption=(
             f"Loss on {first.tokens:,} fixed random targets after {first.steps} steps of a new AdamW, from each "
             "checkpoint: lower is more plastic. Dotted: from newly drawn weights."
+            + (warning if saturated else "")
         ),
         alt="; ".join(
             f"{arm.name}: {files[0].final_loss:.3f} first, {files[-1].final_loss:.3f} last"

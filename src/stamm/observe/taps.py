@@ -3,6 +3,7 @@
 | name | inputs | output |
 |---|---|---|
 | `layers.N.mlp.act_fn` | `pre`; of a gated block `gate`, `up` | `post`; of a gated block `prod`, f(gate) up |
+| `layers.N.mlp` | what the layer's second norm gives | what the block adds to the residual stream |
 | `layers.N.self_attn` | what the layer's first norm gives, rotation, mask, cache | what attention adds to the residual stream |
 | `layers.N` | the residual stream before the layer, rotation, mask, cache | `resid_post`, the residual stream behind the layer |
 
@@ -29,7 +30,7 @@ from stamm.models.decoder import Decoder
 Hook = Callable[[tuple[Any, ...], Tensor], Tensor | None]
 """Gets the inputs and the output of a tap; returns what replaces the output, or None."""
 
-TAPS = ("layers.{}.mlp.act_fn", "layers.{}.self_attn", "layers.{}")
+TAPS = ("layers.{}.mlp.act_fn", "layers.{}.mlp", "layers.{}.self_attn", "layers.{}")
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from stamm.steer.records import SteerFile, SteerMeasures
 _MOST_ROWS = 400
 _LEAST_KL = 1e-6  # of the logarithmic axis
 _TICKS = [n * 10.0**power for power in range(-6, 3) for n in (1, 3)]
+_MOST_TICKS = 7
 _COLUMNS = ("layer", "strength", "direction", "effect", "KL, nats a token", "loss, positive", "loss, negative")  # fmt: skip
 
 
@@ -38,6 +39,12 @@ def steering_section(steering: SteerFile) -> Section:
     )
 
 
+def kl_ticks(low: float, high: float) -> list[float]:
+    """Values of KL that are written below an axis from low to high: as many as have room, of 1 and 3 times powers of 10."""
+    ticks = [tick for tick in _TICKS if low <= tick <= high]
+    return ticks[:: max(1, -(-len(ticks) // _MOST_TICKS))]
+
+
 def _figure(steering: SteerFile) -> Figure:
     layers = sorted({row.layer for row in steering.rows})
 
@@ -55,7 +62,7 @@ def _figure(steering: SteerFile) -> Figure:
                 plot(points, "o-", color=depth(layer, max(layers) + 1), label=f"layer {layer}")
             axes.set_xscale("log")
             low, high = axes.get_xlim()
-            ticks = [tick for tick in _TICKS if low <= tick <= high]
+            ticks = kl_ticks(low, high)
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axes.set_xticks([], minor=True)
             axes.set_xlabel("KL to the unsteered model, nats a token")

@@ -9,9 +9,10 @@ import torch
 
 from stamm.activations.catalog.registry import spec_of
 from stamm.activations.fit import ActivationFit
+from stamm.adapt.blocks import weighted
 from stamm.adapt.refit import RIDGE, copy_weights, fit_layers, refit_layers
 from stamm.adapt.sample import sample_layers
-from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
+from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN, Recompute
 from stamm.models.decoder import Decoder, build_decoder
 
 TEXT = [[(7 * n + 3 * i) % 60 + 1 for i in range(4 + n % 20)] for n in range(40)]
@@ -129,3 +130,23 @@ def test_units_are_turned_where_a_function_of_up_asks_for_it() -> None:
     old = (torch.nn.functional.silu(gate) * up) @ weight.T
     missed = (old - wanted @ block.down_proj.weight.detach().double().T).square().sum()
     assert matrix.error == pytest.approx(float(missed / old.square().sum()), rel=1e-3)
+
+
+@pytest.mark.parametrize("call", ["sample", "refit", "blocks"])
+def test_what_is_observed_keeps_its_memory_policy(call: str) -> None:
+    """Would catch a model that trains on with another policy, frozen, or with a hook left in it."""
+    decoder = _decoder(PlainFFN(width=24, activation="relu", memory=Recompute()))
+    layers: Any = decoder.model.layers
+    if call == "sample":
+        sample_layers(decoder, spec_of("relu"), TEXT, 200)
+    elif call == "refit":
+        refit_layers(decoder, spec_of("relu"), [_fit({}), _fit({})], TEXT, 200)
+    else:
+        with weighted(decoder, [lambda _x, units: torch.zeros_like(units)] * 2), torch.no_grad():
+            x_BTD = decoder.model.embed_tokens(torch.tensor([TEXT[3]]))
+            assert not layers[0].mlp(x_BTD).any()
+    assert [layer.mlp.memory for layer in layers] == [Recompute()] * 2
+    assert all(parameter.requires_grad for parameter in decoder.parameters())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in decoder.modules()
+    )

@@ -188,6 +188,12 @@ def test_a_vector_of_another_model_is_refused_unless_told() -> None:
         ({1: 8}, 1.0, r"layer 1 of the vector has shape \(8,\), and the model is 16 wide"),
         ({1: 16}, float("inf"), "strength = inf is not finite"),
         ({1: 16}, float("nan"), "strength = nan is not finite"),
+        (
+            {1: 16},
+            1e39,
+            "strength 1e\\+39 times layer 1 of the vector is not finite in torch.float32",
+        ),
+        ({-1: 16}, 1.0, "the vector has a layer -1, and the model has layers 0 to 2"),
     ],
 )
 def test_what_does_not_fit_is_refused(layers: dict[int, int], strength: float, why: str) -> None:
@@ -220,6 +226,10 @@ HEADER = '{"model_sha256":"00","tap":"layers.N","method":"means","strength":1.0}
         ({"direction": torch.ones(3)}, HEADER, "a tensor that is not layer.N: 'direction'"),
         ({"layer.1": torch.ones(3, 1)}, HEADER, "layer.1 is not a vector of finite numbers"),
         ({"layer.1": torch.tensor([float("nan")])}, HEADER, "layer.1 is not a vector of finite"),
+        ({"layer.1": torch.ones(3).to(torch.float8_e4m3fn)}, HEADER, "is not a vector of finite"),
+        ({"layer.1": torch.full((3,), 1e300, dtype=torch.float64)}, HEADER, "not a vector of fin"),
+        ({f"layer.{'9' * 5000}": torch.ones(3)}, HEADER, "a tensor that is not layer.N"),
+        ({"layer.01": torch.ones(3)}, HEADER, "a tensor that is not layer.N: 'layer.01'"),
     ],
 )
 def test_files_that_are_no_vector_are_refused(

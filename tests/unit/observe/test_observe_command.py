@@ -193,7 +193,7 @@ def test_sparsity_is_calibrated_on_another_text(
 def test_plasticity_of_checkpoints_and_of_the_model(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stamm.observe import job, plasticity
+    from stamm.observe import job, plasticity, section
 
     short = partial(plasticity.plasticity_loss, steps=4)
     monkeypatch.setattr(job, "plasticity_loss", short)
@@ -236,6 +236,10 @@ def test_plasticity_of_checkpoints_and_of_the_model(
     page = write_report(folder / "study", folder / "page.html").read_text(encoding="utf-8")
     for anchor in ('id="plasticity"', 'id="outliers"', 'id="observed"'):
         assert anchor in page
+    assert "Saturated" not in page
+    monkeypatch.setattr(section, "SATURATED", found[0].final_loss + 0.01)
+    page = write_report(folder / "study", folder / "page.html").read_text(encoding="utf-8")
+    assert "nats: the targets are learned almost entirely): b." in page
     (folder / "mine.txt").write_text("The river is wide.", encoding="utf-8")
     assert main([*command[:3], "text=mine.txt", "threads=1"]) == 0
     assert len(list((folder / "run/observe").glob("plasticity-text-*.json"))) == 1

@@ -90,14 +90,16 @@ def test_taps_of_every_block_and_policy(form: str, policy: MemoryPolicy, recompu
     decoder = decoder_of(FFNS[form], policy, recompute)
     before, weights = state(decoder), {n: t.clone() for n, t in decoder.state_dict().items()}
     plain = decoder(TOKENS)
-    names = [f"layers.1{tap}" for tap in ("", ".self_attn", ".mlp.act_fn")]
+    names = [f"layers.1{tap}" for tap in ("", ".self_attn", ".mlp.act_fn", ".mlp")]
     seen, logits = seen_in(decoder, names)
-    assert [len(calls) for calls in seen.values()] == [1, 1, 1]
-    ((x, *_), y), (_, attended), (pre, post) = (seen[name][0] for name in names)
+    assert [len(calls) for calls in seen.values()] == [1, 1, 1, 1]
+    ((x, *_), y), (_, attended), (pre, post), ((inner,), added) = (seen[name][0] for name in names)
     layer: Any = decoder.model.layers[1]
     block = layer.mlp
     middle = x + attended
     normal = middle.double() / (middle.double().square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(inner, normal.float(), rtol=1e-4, atol=1e-5)
+    assert torch.equal(y, middle + added)
     projections = (
         [block.gate_proj, block.up_proj] if form in ("gated", "low rank") else [block.up_proj]
     )
@@ -167,7 +169,7 @@ def test_what_a_hook_returns_replaces_the_output() -> None:
     ("name", "why"),
     [
         ("layers.2", "layer 2 does not exist: the model has 2 layers. Choose from 0 to 1"),
-        ("layers.0.mlp", "layers.0.mlp is not a tap. Taps of layer 0: layers.0.mlp.act_fn"),
+        ("layers.0.ffn", "layers.0.ffn is not a tap. Taps of layer 0: layers.0.mlp.act_fn"),
         ("layers.-1", "layers.-1 is not a tap"),
         ("norm", "norm is not a tap"),
     ],

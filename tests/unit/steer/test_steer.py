@@ -22,6 +22,7 @@ from stamm.models.loading import OpenModel, open_model
 from stamm.models.steering import parameters_sha256, read_vector
 from stamm.steer.job import recommended
 from stamm.steer.records import SteerFile, SteerMeasures, SteerRow
+from stamm.steer.section import kl_ticks
 from tests.unit.tutorials import working_folder
 from tests.unit.untrained_run import untrained_run
 
@@ -250,3 +251,10 @@ def test_the_page_has_plain_numbers_on_its_axes_and_escapes_names(folder: Path) 
     page = (place / "steer.html").read_text()
     assert "mathdefault" not in page and ">0.1</text>" in page
     assert "&lt;b&gt;.jsonl" in page and "<b>.jsonl" not in page
+
+
+def test_ticks_of_a_wide_axis_do_not_overlap() -> None:
+    """Would catch all 15 values of 7 powers of 10 below an axis that has room for half of them."""
+    assert kl_ticks(0.02, 2.0) == pytest.approx([0.03, 0.1, 0.3, 1.0])
+    assert kl_ticks(5e-7, 5.0) == pytest.approx([1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0])
+    assert kl_ticks(2.0, 2.5) == []
