@@ -187,7 +187,7 @@ def _train(
     choices: Choices = {}
     if device.type == "cpu":
         choices = world.broadcast_object(
-            _choices(config, kind.kernels, sequences.per_epoch, world, folder)
+            _choices(config, sequences.per_epoch, world, folder, kind.kernels)
             if world.is_main_process
             else None
         )
@@ -244,10 +244,10 @@ def _train(
 
 def _choices(
     config: DecoderTrainingConfig,
-    given: Choices | None,
     per_epoch: int,
     world: DistributedContext,
     folder: Path,
+    given: Choices | None = None,
 ) -> Choices:
     """The kernels recorded when the run started, those `given` for a new one, or new choices."""
     if (folder / "manifest.json").exists():
