@@ -1,4 +1,4 @@
-"""What a card states of a model that was changed after its training; needs no library of training."""
+"""The part of a card on a model that was changed after its training; needs no library of training."""
 
 from __future__ import annotations
 
