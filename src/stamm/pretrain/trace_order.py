@@ -92,7 +92,8 @@ class TrainingOrder:
                 f"{arm} is of kind {described.kind!r}: only pretraining reads a packed corpus",
                 fix="Name the arm that it started from",
             )
-        kind = ForgetConfig if "rule" in described.config else PretrainConfig
+        forgets = isinstance(described.config, dict) and "rule" in described.config
+        kind = ForgetConfig if forgets else PretrainConfig
         self.arm, self.config = arm, from_plain(kind, described.config)
         if self.config.foreign is not None:
             raise RunError(f"{arm} was trained on Megatron files, which do not name documents")

@@ -181,7 +181,7 @@ def test_a_run_that_forgot_a_document_is_traced_as_it_was_trained(
                 targets = np.arange(r.stop - r.targets, r.stop)
                 (at,) = np.flatnonzero(
                     [
-                        np.isin(tokens[targets], line).all()
+                        bool(np.isin(tokens[targets], line).all())
                         and (2 + span.first + number) == r.position
                         for number, line in enumerate(batch.target_BT.numpy())
                     ]
