@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def run(options: argparse.Namespace, verb: str) -> int:
-    """Print the trace; 1 when no document is found."""
+    """Print the trace; 1 when no document is found, or an arm cannot be read."""
     with interrupt_delayed():
         from stamm.pretrain.trace import trace
     traced = trace(options.folder, *options.changes)
@@ -43,13 +43,17 @@ def run(options: argparse.Namespace, verb: str) -> int:
             _print_arm(arm, alone=len(traced.arms) == 1)
         if len(traced.arms) > 1:
             print("\nName one arm to see its documents and readings; --json has all")
+    if any(arm.error for arm in traced.arms):
+        return 1
     return 0 if any(arm.count or arm.started_from for arm in traced.arms) else 1
 
 
 def _print_arm(arm: ArmTrace, *, alone: bool) -> None:
     """Print what an arm contains; alone: with the documents, and not only their number."""
     what = f"{arm.count} documents"
-    if arm.contains:
+    if arm.error:
+        what = f"not known: {arm.error}"
+    elif arm.contains:
         what += f", first read at step {arm.first_step}" if arm.first_step else ""
     elif arm.kind == "pretrain":
         what += ", none of them read"

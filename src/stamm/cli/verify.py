@@ -109,8 +109,9 @@ def run(options: argparse.Namespace, verb: str) -> int:
         print_receipt(receipt)
         if not options.release:
             print(
-                f"It leads to the root {receipt.root}: compare it with {RECEIPTS} of the release, or"
-                " name the folder with --release"
+                f"It leads to the root {visible(receipt.root, 64)}, which it states itself, as it does the name"
+                f" of the release: compare the root and the public key {visible(receipt.public_key, 66)} with"
+                f" {RECEIPTS} of the release, or name the folder with --release"
             )
         return 0
     sizes = verification.files
@@ -163,7 +164,19 @@ def print_receipt(receipt: ConsentReceipt) -> None:
     if receipt.rows is None:
         print(f"{url} is not in the ledger of {visible(receipt.release, 96)}")
         return
-    rows = parse_json(receipt.rows)
-    print(f"{url} is in the ledger of {visible(receipt.release, 96)}, {rows['count']} times:")
-    for row in rows["rows"]:
-        print_pairs([(f"  {name}", str(value)) for name, value in row.items()])
+    try:
+        rows = parse_json(receipt.rows)
+        count, pairs = int(rows["count"]), [list(row.items()) for row in rows["rows"]]
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ):  # the publisher can commit to any text
+        print(f"{url} is in the ledger of {visible(receipt.release, 96)}, with unreadable rows:")
+        print_pairs([("  rows", receipt.rows)])
+        return
+    print(f"{url} is in the ledger of {visible(receipt.release, 96)}, {count} times:")
+    for row in pairs:
+        print_pairs([(f"  {visible(name, 40)}", str(value)) for name, value in row])

@@ -45,16 +45,17 @@ def normal_address(url: str) -> str:
         host = ""
     if not host or not colon:
         return cleaned
-    return f"{scheme.lower()}://{host}{_spelled(path_of(cleaned))}"
+    return f"{scheme.lower()}://{host}{spelled(path_of(cleaned))}"
 
 
 def normal_fragment(url: str) -> str:
     """The fragment that `normal_address` drops, normalized, with its "#"; "" without one."""
     _, mark, fragment = clean_field(url).strip().partition("#")
-    return mark + _spelled(fragment) if fragment else ""
+    return mark + spelled(fragment) if fragment else ""
 
 
-def _spelled(text: str) -> str:
+def spelled(text: str) -> str:
+    """Text with normalized percent-encoding, which blanks and non-ASCII characters have."""
     octets = escaped(text.encode("utf-8", "surrogatepass")).replace(b" ", b"%20")
     return decoded(octets).decode("ascii")
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from stamm.base.config import assignments, override
 from stamm.base.console import NoProgress
-from stamm.base.errors import ConfigError, RunError
+from stamm.base.errors import ConfigError, RunError, StammError
 from stamm.base.schema import read_lines, read_record
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tables import parts, read_parts, read_table
@@ -66,9 +66,22 @@ def trace(folder: str | os.PathLike[str], *changes: str, **settings: Any) -> Tra
             f"{root} holds no pretrained arm",
             fix="Name a run, an arm of it, a release, or a folder of runs",
         )
-    traced = {arm: _traced(TrainingOrder(arm), config) for arm in pretrained}
+    traced: dict[Path, ArmTrace] = {}
+    forgot = set()
+    for arm in pretrained:
+        try:
+            order = TrainingOrder(arm)
+            traced[arm] = _traced(order, config)
+        except StammError as error:
+            if not config.document or len(pretrained) == 1:
+                raise
+            # A run that cannot be read must not hide the others, nor pass for one without the document.
+            traced[arm] = ArmTrace(arm=str(arm), release=_release_of(arm), error=str(error))
+            continue
+        if order.spans is not None:
+            forgot.add(arm)  # its own order defines what it read, not the run before it
     if config.document:
-        traced |= _descendants(arms, traced)
+        traced |= _descendants([arm for arm in arms if arm not in forgot], traced)
     return Trace(arms=tuple(traced[arm] for arm in sorted(traced)))
 
 
@@ -89,7 +102,11 @@ def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
                 for n in order.between(start, start + order.windows.length + 1)
             }
         )
-        matches = [(n, [w for w in windows if _overlaps(order, n, w[2])]) for n in within]
+        matches = [
+            (n, [w for w in windows if _overlaps(order, n, w[2])])
+            for n in within
+            if not order.hides(int(order.starts[n]), config.step)
+        ]
     else:
         if config.document:
             numbers, span = order.named(config.document), None
@@ -132,10 +149,12 @@ def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
 
 @dataclass(frozen=True)
 class _Tokens:
-    """The token files of a packed corpus, and the loss masks of the sequences of an arm."""
+    """The token files of a packed corpus, and the loss masks of the sequences of an arm: up to the checkpoint
+    that a run which forgot documents resumed from, and after it."""
 
     split: PackedSplit
-    sampler: SequenceSampler
+    before: SequenceSampler
+    after: SequenceSampler
 
     @classmethod
     def open(cls, order: TrainingOrder, remarks: list[str]) -> _Tokens | None:
@@ -143,9 +162,9 @@ class _Tokens:
         if not any(order.pack.glob("train-*.bin")):
             remarks.append("masks and losses are not known: the token files are not there")
             return None
-        config, split = order.config, PackedSplit.open(order.pack, "train")
-        sampler = SequenceSampler(split, config.context, config.seed, config.goldfish, config.masks)
-        return cls(split, sampler)
+        split = PackedSplit.open(order.pack, "train")
+        after = order.sampler(split, order.resumed + 1)
+        return cls(split, order.sampler(split, order.resumed), after)
 
 
 def _overlaps(order: TrainingOrder, number: int, window: int) -> bool:
@@ -190,7 +209,8 @@ def _reading(
     learned: int | None = None
     masked: tuple[int, ...] = ()
     if tokens is not None:
-        keep = tokens.sampler.batch(position, 1).keep_BT[0].tolist()
+        sampler = tokens.after if step > order.resumed else tokens.before
+        keep = sampler.batch(position, 1).keep_BT[0].tolist()
         masked = tuple(token - start for token in targets if not keep[token - window - 1])
         learned = len(targets) - len(masked)
     return Reading(

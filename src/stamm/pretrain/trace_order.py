@@ -4,7 +4,11 @@ The order of documents is pack/order-train.parquet, the order of sequences a shu
 both directions, and the steps follow from the configuration. So an answer takes the time to read the table
 of documents, whatever the length of the run.
 
-Reads    config.json and metrics.jsonl of the arm; manifest.json and order-train.parquet of its packed corpus
+Of a run that forgot documents, the steps behind the checkpoint that it resumed from read other sequences
+(`forget.sequences`).
+
+Reads    config.json and metrics.jsonl of the arm; manifest.json and order-train.parquet of its packed corpus;
+         forget.json and documents.parquet where it forgot documents
 """
 
 from __future__ import annotations
@@ -27,9 +31,19 @@ from stamm.base.schema import read_record, read_record_if_present
 from stamm.corpus.deletions import Deletions, Request, read_deletion
 from stamm.corpus.ledger import TRAIN
 from stamm.corpus.records import PackManifest
-from stamm.corpus.shuffle import WindowOrder
+from stamm.corpus.shuffle import TokenStream, WindowOrder
 from stamm.corpus.tables import read_table
 from stamm.pretrain.config import PretrainConfig
+from stamm.pretrain.dataset import SequenceSampler
+from stamm.pretrain.forget.config import ForgetConfig
+from stamm.pretrain.forget.documents import read_spans
+from stamm.pretrain.forget.records import DOCUMENTS, FORGET, ForgetFile
+from stamm.pretrain.forget.sequences import (
+    RemainingSequences,
+    TokenSpans,
+    affected_positions,
+    replacement_positions,
+)
 from stamm.pretrain.records import TrainingSummary
 from stamm.pretrain.trace_records import PRETRAIN
 from stamm.runs.arms import input_of_arm
@@ -78,7 +92,9 @@ class TrainingOrder:
                 f"{arm} is of kind {described.kind!r}: only pretraining reads a packed corpus",
                 fix="Name the arm that it started from",
             )
-        self.arm, self.config = arm, from_plain(PretrainConfig, described.config)
+        forgets = isinstance(described.config, dict) and "rule" in described.config
+        kind = ForgetConfig if forgets else PretrainConfig
+        self.arm, self.config = arm, from_plain(kind, described.config)
         if self.config.foreign is not None:
             raise RunError(f"{arm} was trained on Megatron files, which do not name documents")
         self.pack = input_of_arm(arm, "pack")
@@ -98,8 +114,13 @@ class TrainingOrder:
         self.windows = WindowOrder(
             list(itertools.pairwise(stops)), self.config.context, self.config.seed
         )
-        self._plan = self.config.batches(self.config.total_sequences(self.windows.count))
+        total = self.config.total_sequences(self.windows.count)
+        self._plan = self.config.batches(total)
         self.steps = self._plan.num_steps
+        self.spans: TokenSpans | None = None
+        self.resumed, self._replaced = 0, dict[int, int]()
+        if isinstance(self.config, ForgetConfig):
+            self._forget(self.config, total)
         summary = read_record_if_present(TrainingSummary, arm / "summary.json")
         self.done = self._last_step() if summary is None else summary.steps
 
@@ -118,7 +139,10 @@ class TrainingOrder:
             raise ConfigError(f"step={step} is not one of 1 to {self.steps}")
         span = self._plan.step(step - 1)
         first = self.config.first_sequence + span.first
-        return first, self.windows.windows(first, span.size)
+        starts = self.windows.windows(first, span.size)
+        for position in self._replaced.keys() & set(range(first, first + span.size)):
+            starts[position - first] = self._start_of(self._replaced[position])
+        return first, starts
 
     def readings(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """(step, position of the sequence, its first token) of all readings of tokens start .. stop - 1, in
@@ -128,12 +152,38 @@ class TrainingOrder:
             return []
         span = self._plan.step(self.done - 1)
         positions, tokens = self.windows.readings(start, stop, first + span.first + span.size)
+        read = [
+            (position, token)
+            for position, token in zip(positions.tolist(), tokens.tolist(), strict=True)
+            if position not in self._replaced
+        ]
+        for position, other in self._replaced.items():
+            token = self._start_of(other)
+            if token < stop and start <= token + self.windows.length:
+                read.append((position, token))
         matches = []
-        for position, token in zip(positions.tolist(), tokens.tolist(), strict=True):
+        for position, token in sorted(read):
             step = self._plan.step_of(position - first) if position >= first else None
-            if step is not None:
+            if step is not None and step < self.done and not self.hides(start, step + 1):
                 matches.append((step + 1, position, token))
         return matches
+
+    def hides(self, token: int, step: int) -> bool:
+        """Whether a step reads another token in the place of this one, since its document is forgotten."""
+        if self.spans is None or step <= self.resumed:
+            return False
+        return bool(self.spans.contain(token, token + 1)[0])
+
+    def sampler(self, stream: TokenStream, step: int) -> SequenceSampler:
+        """The sampler of the sequences of a step."""
+        config = self.config
+        given = stream, config.context, config.seed, config.goldfish, config.masks
+        if self.spans is None or step <= self.resumed or not isinstance(config, ForgetConfig):
+            return SequenceSampler(*given)
+        total = config.total_sequences(self.windows.count)
+        return RemainingSequences(
+            *given, spans=self.spans, rule=config.rule, first=config.first_sequence, total=total
+        )
 
     def between(self, start: int, stop: int) -> range:
         """Numbers of the documents that hold a token of start .. stop - 1."""
@@ -156,6 +206,27 @@ class TrainingOrder:
         """The columns of a document."""
         row: dict[str, Any] = self.documents.slice(number, 1).to_pylist()[0]
         return row
+
+    def _forget(self, config: ForgetConfig, total: int) -> None:
+        """Read which sequences are replaced, and from which step on."""
+        folder, first = input_of_arm(self.arm, "forget"), config.first_sequence
+        if not (folder / DOCUMENTS).is_file():
+            raise RunError(
+                f"{self.arm} forgot documents, and {folder} does not hold which",
+                fix="A release does not list them: trace the run itself",
+            )
+        self.spans = read_spans(folder)
+        self.resumed = read_record(ForgetFile, folder / FORGET).checkpoint
+        if config.rule == "replace":
+            affected = affected_positions(self.windows, self.spans, first, total)
+            others = replacement_positions(self.windows, self.spans, first + total, len(affected))
+            before = self._plan.step(self.resumed - 1) if self.resumed else None
+            stop = first + before.first + before.size if before else first
+            pairs = zip(affected.tolist(), others.tolist(), strict=True)
+            self._replaced = {position: other for position, other in pairs if position >= stop}
+
+    def _start_of(self, position: int) -> int:
+        return int(self.windows.windows(position, 1)[0])
 
     def _last_step(self) -> int:
         lines = read_metrics(self.arm / "metrics.jsonl")

@@ -69,6 +69,7 @@ class ArmTrace:
     started_from a folder that this one was trained from, and that contains the documents
     release      the release that this is the run of; "" for a run
     remarks      what is not known, and why
+    error        why nothing is known of an arm below a folder; "" for others
     """
 
     arm: str
@@ -82,6 +83,7 @@ class ArmTrace:
     started_from: str = ""
     release: str = ""
     remarks: tuple[str, ...] = ()
+    error: str = ""
 
     @property
     def contains(self) -> bool:

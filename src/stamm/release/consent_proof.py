@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from stamm.base.errors import DataError, RunError
 from stamm.base.schema import read_record, read_record_if_present
-from stamm.release.layout import RECEIPTS
+from stamm.release.layout import RECEIPTS, RECORD
 from stamm.release.p256 import proved_output
-from stamm.release.records import ConsentReceipt, ReceiptsFile
+from stamm.release.records import ConsentReceipt, ReceiptsFile, ReleaseFile
 
 EMPTY = bytes(32)
 _BITS = 256
 _UNREADABLE = "the receipt is damaged"
+_URL, _ROWS = re.compile("[!-~]+"), re.compile("[ -~]+")
+_HASH, _NODE = re.compile("[0-9a-f]{64}"), re.compile("([0-9a-f]{64})?")
+_PROOF = re.compile("[0-9a-f]{162}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +43,21 @@ class LedgerProof:
 def check_proof(proof: LedgerProof, root: str, public_key: str) -> None:
     """Check a proof against the root and the public key of a release.
 
+    Every part has one spelling and a fixed length: of parts of other lengths, one hash would have several
+    readings, and a leaf could be shown as that of another URL.
+
     Raises   DataError with what does not hold
     """
+    hashes = proof.other or ()
+    if (
+        not (_URL.fullmatch(proof.url) and _PROOF.fullmatch(proof.proof))
+        or len(proof.path) > _BITS
+        or not all(map(_NODE.fullmatch, proof.path))
+        or not (proof.rows is None or (_ROWS.fullmatch(proof.rows) and proof.other is None))
+        or not (proof.other is None or len(hashes) == 2)
+        or not all(map(_HASH.fullmatch, hashes))
+    ):
+        raise DataError(f"{_UNREADABLE}: a field has another form than in a receipt")
     try:
         output = proved_output(
             bytes.fromhex(public_key), proof.url.encode(), bytes.fromhex(proof.proof)
@@ -55,7 +72,7 @@ def check_proof(proof: LedgerProof, root: str, public_key: str) -> None:
             if there == position or _number(there) >> below != _number(position) >> below:
                 raise ValueError("the leaf that it shows does not lie on the path of the URL")
             node = leaf_of(there, content)
-    except (ValueError, UnicodeEncodeError) as error:
+    except ValueError as error:
         raise DataError(f"{_UNREADABLE}: {error}") from None
     for depth in reversed(range(len(path))):
         pair = (path[depth], node) if bit_of(position, depth) else (node, path[depth])
@@ -70,17 +87,28 @@ def check_proof(proof: LedgerProof, root: str, public_key: str) -> None:
 def verify_receipt(path: Path, release: Path | None = None) -> ConsentReceipt:
     """The receipt in a file, when it holds.
 
-    release   the release whose root it must lead to; None: the root that it names itself
+    release   the release that it must be of: its root, name and weights; None: the root that it names
+              itself leads to it
 
     Raises   DataError with what does not hold
     """
     made = read_record(ConsentReceipt, path, fix="Ask for the receipt again")
-    root, key = made.root, made.public_key
     if release is not None:
-        facts = read_receipts(release)
-        root, key = facts.root, facts.public_key
+        facts, released = read_receipts(release), read_record(ReleaseFile, release / RECORD)
+        for name, stated, true in (
+            ("root", made.root, facts.root),
+            ("public key", made.public_key, facts.public_key),
+            ("name", made.release, released.name),
+            ("SHA-256 of the weights", made.model_sha256, released.model_sha256),
+        ):
+            if stated != true:
+                raise DataError(
+                    f"the receipt is not of this release: {name} {stated[:64]}, and {true} of the release",
+                    fix="It was made for another release, or changed",
+                )
     names = [field.name for field in dataclasses.fields(LedgerProof)]
-    check_proof(LedgerProof(**{name: getattr(made, name) for name in names}), root, key)
+    proof = LedgerProof(**{name: getattr(made, name) for name in names})
+    check_proof(proof, made.root, made.public_key)
     return made
 
 

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.base.files import write_bytes
-from stamm.corpus.deletions import normal_address, normal_fragment
+from stamm.corpus.deletions import normal_address, normal_fragment, spelled
 from stamm.corpus.query import opened
 from stamm.corpus.tables import RowGroups, columns, write_rows
 from stamm.release.consent_proof import (
@@ -58,8 +58,9 @@ _MEMORY_GIB = 1.0
 
 
 def written_url(url: str) -> str:
-    """A URL as a leaf has it: normalized, with the fragment that names a file of a repository."""
-    return normal_address(url) + normal_fragment(url)
+    """A URL as a leaf has it: normalized, with the fragment that names a file of a repository; ASCII without
+    blanks, whatever the ledger has for a URL."""
+    return spelled(normal_address(url)) + normal_fragment(url)
 
 
 def build_tree(ledger: Iterable[Mapping[str, Any]], key: SecretKey, folder: Path) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def build_tree(ledger: Iterable[Mapping[str, Any]], key: SecretKey, folder: Path
             url = written_url(row["url"])
             if url != known[0]:
                 known = (url, key.output(url.encode()))
-            shown = {name: str(row[name])[:_LONGEST_VALUE] for name in _SHOWN if row.get(name)}
+            shown = {name: _shortened(str(row[name])) for name in _SHOWN if row.get(name)}
             yield {
                 "place": place_of(known[1]).hex(),
                 "salt": salt_of(known[1]).hex(),
@@ -190,6 +191,14 @@ class _Leaves:
         if store is not None and depth <= store[0]:
             store[1][32 * at : 32 * at + 32] = node
         return node
+
+
+def _shortened(value: str) -> str:
+    """A value that has at most _LONGEST_VALUE characters in JSON, where others than ASCII take 6 or 12."""
+    value = value[:_LONGEST_VALUE]
+    while len(json.dumps(value)) > _LONGEST_VALUE + 2:
+        value = value[:-1]
+    return value
 
 
 def _rows_text(rows: list[str]) -> str:

@@ -183,8 +183,9 @@ def _corpus(folder: Path, record: ReleaseFile, done: Callable[[str], None]) -> I
                 languages[row["language"], kind] += count
     ledger = f"{EVIDENCE}/ledger-*.parquet"
     done(ledger)
-    for language, total in summary.kept_by_language.items():
-        stated = (total.documents, total.bytes)
+    for language in sorted(summary.kept_by_language.keys() | {name for name, _ in languages}):
+        total = summary.kept_by_language.get(language)
+        stated = (total.documents, total.bytes) if total else (0, 0)
         counted = (languages[language, "documents"], languages[language, "bytes"])
         if stated != counted:
             yield Problem(
@@ -209,7 +210,14 @@ def _corpus(folder: Path, record: ReleaseFile, done: Callable[[str], None]) -> I
     ]
     bom = read_json(folder / BOM)
     stated_parts = bom.get("components", []) if isinstance(bom, dict) else []
-    for part in corpus_components(sorted(rows, key=lambda row: (-row[3], row))):
+    counted_parts = list(corpus_components(sorted(rows, key=lambda row: (-row[3], row))))
+    for part in counted_parts:
         if part not in stated_parts:
             shown = json.dumps(part, ensure_ascii=False)[:160]
             yield Problem(file=BOM, what=f"does not state what the ledger counts: {shown}")
+    for part in stated_parts if isinstance(stated_parts, list) else ():
+        is_data = isinstance(part, dict) and part.get("type") == "data"
+        aligned = is_data and str(part.get("bom-ref")).startswith("alignment-")
+        if is_data and not aligned and part not in counted_parts:
+            shown = json.dumps(part, ensure_ascii=False)[:160]
+            yield Problem(file=BOM, what=f"states what the ledger does not count: {shown}")

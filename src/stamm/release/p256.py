@@ -33,7 +33,14 @@ def proved_output(public: bytes, text: bytes, proof: bytes) -> bytes:
     minus_c, s = -int.from_bytes(proof[33:49], "big"), int.from_bytes(proof[49:], "big")
     u = _sum(times(s, decoded(G)), times(minus_c, y))
     v = _sum(times(s, h), times(minus_c, gamma))
-    if len(proof) != 81 or s >= Q or challenge(y, h, gamma, u, v) != proof[33:49]:
+    # No honest proof leads to the point at infinity, and few programs can encode it.
+    if (
+        u is None
+        or v is None
+        or len(proof) != 81
+        or s >= Q
+        or challenge(y, h, gamma, u, v) != proof[33:49]
+    ):
         raise ValueError("the place of the URL is not proved")
     return gamma[0].to_bytes(32, "big")
 

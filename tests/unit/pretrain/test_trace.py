@@ -6,7 +6,7 @@ import dataclasses
 import random
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,15 @@ from stamm.base.files import sha256_file, write_json
 from stamm.cli.main import main
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.shuffle import WindowOrder
+from stamm.corpus.tables import write_whole
 from stamm.losses.config import Goldfish
 from stamm.models.config import DecoderConfig, PlainFFN
 from stamm.optim.schedules import BatchPlan, BatchStage
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import SequenceSampler
+from stamm.pretrain.forget.config import ForgetConfig
+from stamm.pretrain.forget.documents import FORGOTTEN_SCHEMA
+from stamm.pretrain.forget.sequences import RemainingSequences, TokenSpans
 from stamm.pretrain.trace import trace
 from stamm.pretrain.trace_order import TrainingOrder, matching
 from tests.unit.untrained_run import untrained_run
@@ -119,6 +123,93 @@ def test_every_reading_of_every_document_is_that_of_training(run: Path) -> None:
         assert sum(len(d.readings) for d in traced.documents) == sum(
             len(entries) for (other, _), entries in expected.items() if other == step
         )
+
+
+@pytest.mark.parametrize("checkpoint", [0, 4])
+@pytest.mark.parametrize("rule", ["replace", "drop"])
+def test_a_run_that_forgot_a_document_is_traced_as_it_was_trained(
+    run: Path, tmp_path: Path, rule: Literal["replace", "drop"], checkpoint: int
+) -> None:
+    """Catches a trace by the order of the run before, which still read the document at every step."""
+    shutil.copytree(run, tmp_path / "first")
+    pack, arm = tmp_path / "first" / "pack", tmp_path / "second" / "arms" / "xielu-without"
+    split = PackedSplit.open(pack, "train")
+    table = split.documents().to_pylist()
+    row = min(table, key=lambda row: row["stop"] - row["start"])
+    forgotten = [other for other in table if other["document_id"] == row["document_id"]]
+    (arm / "model").mkdir(parents=True)
+    given = {f.name: getattr(CONFIG, f.name) for f in dataclasses.fields(PretrainConfig)}
+    write_arm(
+        arm,
+        ForgetConfig(rule=rule, **given),
+        pack={"path": "../../../first/pack", "sha256": sha256_file(pack / "manifest.json")},
+        source={"path": "../../../first/arms/xielu/config.json", "sha256": None},
+    )
+    folder = tmp_path / "second" / "forget"
+    folder.mkdir()
+    with pytest.raises(RunError, match="does not hold which"):
+        trace(arm, step=1)
+    write_whole(
+        folder / "documents.parquet",
+        FORGOTTEN_SCHEMA,
+        [{k: other[k] for k in ("document_id", "url", "language", "start", "stop")} | {"request": ""}
+         for other in forgotten],
+    )  # fmt: skip
+    record = dict.fromkeys(
+        ("requests", "unmatched", "documents", "occurrences", "tokens", "sequences", "read_again", "first_step",
+         "num_steps", "read_before", "audited", "controls"), 0
+    )  # fmt: skip
+    write_json(
+        folder / "forget.json",
+        {"schema": 1, "rule": rule, "start": "approximate", "checkpoint": checkpoint, "differences": [],
+         "seconds": None, "near_duplicates": None, **record},
+    )  # fmt: skip
+    spans = TokenSpans(*(np.array([o[k] for o in forgotten]) for k in ("start", "stop")))
+    settings = split, CONFIG.context, CONFIG.seed, CONFIG.goldfish, CONFIG.masks
+    after = RemainingSequences(*settings, spans=spans, rule=rule, first=2, total=45)
+    before, plan = SequenceSampler(*settings), BatchPlan(CONFIG.batch, 45)
+    for step in range(1, plan.num_steps + 1):
+        (traced,) = trace(arm, step=step, limit=100).arms
+        span, sampler = plan.step(step - 1), after if step > checkpoint else before
+        batch = sampler.batch(2 + span.first, span.size)
+        read = np.zeros((span.size, 16), bool)
+        for document in traced.documents:
+            tokens = split.read(document.start, document.stop)
+            hidden = document.document_id == row["document_id"]
+            assert not hidden or step <= checkpoint
+            for r in document.readings:
+                targets = np.arange(r.stop - r.targets, r.stop)
+                (at,) = np.flatnonzero(
+                    [
+                        bool(np.isin(tokens[targets], line).all())
+                        and (2 + span.first + number) == r.position
+                        for number, line in enumerate(batch.target_BT.numpy())
+                    ]
+                )
+                learned = np.setdiff1d(targets, r.masked)
+                assert len(learned) == r.learned
+                read[at] |= True
+                assert r.learned <= int(batch.keep_BT[at].sum())
+        learned_there = sum(r.learned or 0 for d in traced.documents for r in d.readings)
+        assert learned_there == int(batch.keep_BT.sum()) and read.all()
+    both = trace(tmp_path, document=row["document_id"]).arms
+    assert [(Path(a.arm).name, a.contains) for a in both] == [
+        ("xielu", True),
+        ("xielu-without", bool(checkpoint)),
+    ]
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, tmp_path / "good")
+    bad = shutil.copytree(run, tmp_path / "bad")
+    (bad / "pack" / "order-train.parquet").write_bytes(b"damaged")
+    row = PackedSplit.open(run / "pack", "train").documents().to_pylist()[0]
+    damaged, whole = trace(tmp_path, document=row["document_id"]).arms
+    assert damaged.error and not whole.error and whole.contains
+    assert main(["trace", str(tmp_path), f"document={row['document_id']}"]) == 1
+    assert "not known:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seed", range(4))

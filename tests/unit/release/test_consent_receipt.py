@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import random
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import pytest
 
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import write_json
+from stamm.cli.verify import print_receipt
 from stamm.corpus.ledger import LedgerRow
 from stamm.corpus.tables import LEDGER_SCHEMA, write_rows
-from stamm.release import consent_tree
+from stamm.release import consent_tree, p256
 from stamm.release.consent_proof import (
     LedgerProof,
     check_proof,
@@ -218,21 +220,12 @@ def test_a_receipt_is_small_and_checked_offline_by_four_programs(
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_page_gives_the_same_answers(release: tuple[Path, Path], tmp_path: Path) -> None:
     folder, private = release
-    page = (folder / "documents" / "verify_receipt.html").read_text()
-    program = page.partition("<script>")[2].partition("</script>")[0]
     texts = [
         receipt_text(receipt(folder, url=url, receipts=private))
         for url in (ABSENT, LEDGER[5]["url"])
     ]
     texts += [texts[0].replace("absent", "another"), texts[1].replace("kept", "Kept"), "{}"]
-    (tmp_path / "run.cjs").write_text(
-        f"{program}\n(async () => {{ for (const text of {json.dumps(texts)}) "
-        "console.log(JSON.stringify(await report(text))) })()"
-    )
-    told = subprocess.run(
-        ["node", tmp_path / "run.cjs"], capture_output=True, text=True, check=True
-    )
-    lines = told.stdout.splitlines()
+    lines = in_the_page(folder, texts, tmp_path)
     assert "is not in the ledger" in lines[0] and "is in the ledger" in lines[1]
     assert len(lines) == 5 and all("does not hold" in line for line in lines[2:])
 
@@ -300,3 +293,138 @@ def test_damage_and_wrong_folders_are_told(release: tuple[Path, Path], tmp_path:
         ".json"
     )
     assert isinstance(verify_receipt(path), ConsentReceipt) and LedgerProof
+
+
+def in_every_program(folder: Path, text: str, tmp_path: Path) -> list[bool]:
+    """Whether the library and the script of a release accept the text of a receipt."""
+    path = tmp_path / "asked.json"
+    path.write_text(text, encoding="utf-8")
+    try:
+        verify_receipt(path, folder)
+        answers = [True]
+    except DataError:
+        answers = [False]
+    line = [sys.executable, "-I", "-S", folder / "documents" / "verify_receipt.py", path]
+    told = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert "Traceback" not in told.stderr
+    return [*answers, told.returncode == 0]
+
+
+def in_the_page(folder: Path, texts: list[str], tmp_path: Path) -> list[str]:
+    """What the page of a release says of the texts of receipts."""
+    page = (folder / "documents" / "verify_receipt.html").read_text()
+    program = page.partition("<script>")[2].partition("</script>")[0]
+    (tmp_path / "run.cjs").write_text(
+        f"{program}\n(async () => {{ for (const text of {json.dumps(texts)}) "
+        "console.log(JSON.stringify(await report(text))) })()"
+    )
+    told = subprocess.run(
+        ["node", tmp_path / "run.cjs"], capture_output=True, text=True, check=True
+    )
+    return [json.loads(line) for line in told.stdout.splitlines()]
+
+
+def forgeries(release: tuple[Path, Path]) -> list[str]:
+    """Receipts that must not hold: of every field another form, and the absence of a URL that is there."""
+    folder, private = release
+    key = SecretKey.read(private / "key.pem")
+    texts = []
+    for url in {entry["url"] for entry in LEDGER if entry["url"]}:
+        made = json.loads(receipt_text(receipt(folder, url=url, receipts=private)))
+        secret = key.output(made["url"].encode())
+        place, salt = (
+            hashlib.sha256(f"stamm ledger {name}".encode() + secret).digest()
+            for name in ("index", "salt")
+        )
+        content = hashlib.sha256(b"\2" + salt + made["rows"].encode()).digest()
+        # The same bytes before the hash of the leaf, divided elsewhere: a shorter place is a smaller number.
+        for at in (0, 1, 31, 33, 64):
+            both = place + content
+            other = [both[:at].hex(), both[at:].hex()]
+            texts.append(json.dumps(made | {"rows": None, "other": other}))
+    changes: list[dict[str, Any]] = [
+        {"root": "0" * 64}, {"public_key": SecretKey(8).public.hex()}, {"other": ["0" * 64] * 2},
+        {"proof": made["proof"].upper()}, {"proof": f" {made['proof']}"}, {"proof": made["proof"] + "00"},
+        {"proof": made["proof"][:66]}, {"proof": ""}, {"path": ""}, {"path": {}}, {"path": None},
+        {"path": [made["path"][0] + "00", *made["path"][1:]]}, {"path": [None, *made["path"][1:]]},
+        {"path": ["" for _ in range(300)]}, {"path": made["path"] * 60}, {"rows": 1}, {"rows": []},
+        {"rows": made["rows"] + "\n"}, {"rows": ""}, {"url": made["url"] + "\n"}, {"url": "\ud800"}, {"url": ""},
+        {"url": 3}, {"rows": None, "other": []}, {"rows": None, "other": "ab"}, {"rows": None, "other": {}},
+    ]  # fmt: skip
+    return texts + [json.dumps(made | change) for change in changes] + ["[]", "1", "{"]
+
+
+def test_forged_receipts_hold_in_no_program(release: tuple[Path, Path], tmp_path: Path) -> None:
+    """Catches hashes with two readings: `other` of other lengths made a document that is there absent."""
+    folder, texts = release[0], forgeries(release)
+    script = runpy.run_path(str(folder / "documents" / "verify_receipt.py"))
+    assert len(texts) > 300
+    for text in texts[-29:-23]:
+        assert in_every_program(folder, text, tmp_path) == [False, False], text
+    path = tmp_path / "asked.json"
+    for text in texts:
+        path.write_text(text)
+        with pytest.raises(DataError):
+            verify_receipt(path, folder)
+        with pytest.raises((ValueError, TypeError, AttributeError)):
+            script["check"](json.loads(text))
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_forged_receipts_do_not_hold_in_the_page(
+    release: tuple[Path, Path], tmp_path: Path
+) -> None:
+    texts = forgeries(release)
+    told = in_the_page(release[0], texts[:: len(texts) // 60] + texts[-29:], tmp_path)
+    assert len(told) > 80
+    assert all(line.startswith("The receipt does not hold: ") for line in told)
+
+
+def test_a_receipt_with_the_name_or_weights_of_another_release_is_refused(
+    release: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder, private = release
+    made, path = receipt(folder, url=ABSENT, receipts=private), tmp_path / "receipt.json"
+    for change in ({"release": "other"}, {"model_sha256": "1" * 64}):
+        path.write_text(json.dumps(json.loads(receipt_text(made)) | change))
+        with pytest.raises(DataError, match="not of this release"):
+            verify_receipt(path, folder)
+
+
+def test_the_point_at_infinity_is_refused_by_every_program(tmp_path: Path) -> None:
+    """The owner of the key can choose the nonce 0, and two programs could not encode the points that follow."""
+    folder, private = released(tmp_path, LEDGER[:3])
+    key = SecretKey.read(private / "key.pem")
+    made = json.loads(receipt_text(receipt(folder, url=ABSENT, receipts=private)))
+    h = p256.on_curve(key.public, made["url"].encode())
+    gamma = p256.decoded(bytes.fromhex(made["proof"][:66]))
+    c = p256.challenge(p256.decoded(key.public), h, gamma, None, None)
+    s = int.from_bytes(c, "big") * key._number % p256.Q
+    proof = made["proof"][:66] + c.hex() + s.to_bytes(32, "big").hex()
+    assert in_every_program(folder, json.dumps(made), tmp_path) == [True, True]
+    changed = json.dumps(made | {"proof": proof})
+    assert in_every_program(folder, changed, tmp_path) == [False, False]
+
+
+def test_a_hostile_ledger_gives_small_receipts_in_ascii(tmp_path: Path) -> None:
+    hostile = "\U0001f600" * 4000
+    ledger = [
+        row(1, rule=hostile, agent=hostile, licence=hostile),
+        row(2, url="a file \u202e\n ü"),
+    ]
+    folder, private = released(tmp_path, ledger)
+    for url in (ledger[0]["url"], ledger[1]["url"]):
+        path = tmp_path / "receipt.json"
+        made = receipt(folder, url=url, receipts=private, out=path)
+        assert made.rows is not None and verify_receipt(path, folder) == made
+        assert path.stat().st_size <= 4000 and made.url.isascii() and made.rows.isascii()
+    assert made.url == "a%20file%20%C3%BC" or made.url == "a%20file%20%20%C3%BC"
+
+
+@pytest.mark.parametrize("rows", ["[]", "no JSON", '{"count": "x", "rows": [3]}'])
+def test_rows_of_any_form_are_printed(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_receipt(
+        ConsentReceipt(release="m", model_sha256="", root="", public_key="", url="https://a.example/",
+                       proof="", path=(), rows=rows)
+    )  # fmt: skip
+    assert rows in capsys.readouterr().out

@@ -186,3 +186,12 @@ def test_card_bill_ledger_order_and_tokenizer_must_agree(release: Path) -> None:
     ]
     assert "steps" in found[0][1] and "2 documents of deu_Latn with 10 bytes" in found[2][1]
     assert "without a row in the ledger" in found[3][1] and "CC0-1.0" in found[4][1]
+    # What only the summaries have, or only the ledger.
+    false = {"type": "data", "bom-ref": "data-9", "name": "bought", "licenses": []}
+    write_json(release / "bom.cdx.json", {"components": [false]})
+    rows[1]["language"] = "fra_Latn"
+    ledger(release, rows, {"deu_Latn": {"documents": 1, "bytes": 5}})
+    write_sums(release)
+    said = [what for file, what in problems(release) if file in (files[2], files[4])]
+    assert len(said) == 3 and "1 documents of fra_Latn with 5 bytes" in said[0]
+    assert "states what the ledger does not count" in said[2] and "bought" in said[2]
