@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from bench import gpu_page, gpu_work
-from bench.gpu import ALL_PASS
-from bench.gpu_work import Limit, Result
+from bench.gpu_work import ALL_PASS, Limit, Result
 from stamm.activations.benchmark import Quantiles
 
 FACTS = {"device": "A GPU", "driver": "1", "torch": "2", "triton": "3", "commit": "c" * 40}
