@@ -253,6 +253,7 @@ def test_a_setting_that_one_comparison_of_a_search_reads_is_accepted(tmp_path: P
 CONTINUED = {  # of a run that was trained, which tests/cli does
     "corpus.replay",
     "pretrain.cooldown",
+    "pretrain.forget",
     "pretrain.longer",
     "pretrain.apertus_8b_longer",
 }
