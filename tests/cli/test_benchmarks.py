@@ -87,6 +87,7 @@ QUICK: dict[str, list[tuple[str, str]]] = {
     ],
     "gpu_training": [("xielu --device cpu --quick", r'"tokens_per_s": \[\d')],
     "linear_cross_entropy": [("--quick", r"float32 +[\d,.]+ +[\d,.]+")],
+    "memory_policies": [("--rounds 1", r"xielu +activation checkpointing +\d+\.\d MiB +\d")],
     "optimizer": [("--quick", r"fused +\d+\.\d\d +1\.00")],
     "patching": [
         ("--quick --rounds 1", r"shared \d+\.\d\d and \d+\.\d\d times as fast; \d\.\de-0\d apart")
