@@ -122,6 +122,7 @@ ELSEWHERE = {
     "corpus_stamm": "tests/cli/test_benchmarks.py",  # the half of "corpus" that is run above
     "gpu_page": "tests/house/test_gpu_page.py",
     "plan_memory": "tests/unit/pretrain/test_plan_benches.py",
+    "pfo_study": "tests/unit/align/test_pfo_study.py",
     "replay": "tests/unit/release/test_replay.py",
 }
 LEFT_OUT = {
