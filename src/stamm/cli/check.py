@@ -201,7 +201,7 @@ def _print_claim(report: ClaimReport) -> None:
         print_text("", f"p is multiplied by {report.records} recipes tried (Bonferroni).")
     for first, second in report.repeated[:_SHOWN]:
         print_text(
-            f"FAILED {visible(second)} has the losses of {visible(first)}: the same run or seed, counted once"
+            f"FAILED {visible(second)} repeats {visible(first)}: the same losses or the same seed, counted once"
         )
 
 

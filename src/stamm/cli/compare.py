@@ -42,6 +42,7 @@ def run(options: argparse.Namespace, verb: str) -> int:
         from stamm.compare.sizes import COLUMNS, trends
 
         wanted = [word for word in options.changes if word.startswith(PREDICT)]
+        _check_flags(options, out=bool(wanted))
         if wanted:
             return _predict(options, wanted)
         points = compare(options.recipe, *options.changes).sizes
@@ -56,16 +57,31 @@ def run(options: argparse.Namespace, verb: str) -> int:
     return 0
 
 
+def _check_flags(options: argparse.Namespace, *, out: bool = False) -> None:
+    """Raise ConfigError for a flag of a recipe where none is executed; --out is read where `out`."""
+    flags = {
+        "--out": options.out and not out,
+        "--dry-run": options.dry_run,
+        "--restart": options.restart,
+        "--jobs": options.jobs > 1,
+    }
+    given = [flag for flag, is_given in flags.items() if is_given]
+    if given:
+        raise ConfigError(
+            f"{', '.join(given)} is not read here: no recipe is executed", fix="Leave it out"
+        )
+
+
 def _predict(options: argparse.Namespace, wanted: Sequence[str]) -> int:
     """Print losses at a point that was not run; with --out write them, to be measured afterwards."""
-    from stamm.compare.prediction import loss_points, point_of, predict_losses
+    from stamm.compare.prediction import point_of
+    from stamm.compare.verb import compare
 
     if len(wanted) > 1:
         raise ConfigError("predict is set twice", fix="Set it once")
     parameters, tokens = point_of(wanted[0].removeprefix(PREDICT))
-    folders = [options.recipe, *(word for word in options.changes if word not in wanted)]
-    baseline, points = loss_points([Path(folder) for folder in folders])
-    prediction = predict_losses(points, baseline, parameters, tokens)
+    others = [word for word in options.changes if word not in wanted]
+    prediction = compare(options.recipe, *others).predict(parameters, tokens)
     print_table(
         ("arm", "bits per byte", "95 %", f"minus {prediction.baseline}", "95 %", "E", "alpha", "beta", "residual"),
         [
@@ -98,23 +114,14 @@ def _ends(interval: MeanInterval) -> str:
 def _compare_samples(options: argparse.Namespace) -> int:
     from stamm.evaluate.log_comparison import compare_samples
 
-    ignored = [
-        flag
-        for flag, value in (
-            ("--out", options.out),
-            ("--dry-run", options.dry_run),
-            ("--restart", options.restart),
-            ("--jobs", options.jobs > 1),
-        )
-        if value
-    ]
+    _check_flags(options)
     places = [word for word in options.changes if "=" not in word]
     settings = dict(word.split("=", 1) for word in options.changes if "=" in word)
     unknown = [name for name in settings if name not in ("metric", "cluster")]
-    if len(places) != 2 or ignored or unknown:
+    if len(places) != 2 or unknown:
         raise ConfigError(
-            f"{', '.join(ignored + unknown)} is not read here"
-            if ignored or unknown
+            f"{', '.join(unknown)} is not read here"
+            if unknown
             else f"{len(places)} logs are named",
             fix="stamm compare samples FIRST SECOND [metric=NAME] [cluster=FIELD]",
         )

@@ -1,12 +1,13 @@
 """Loss logs of other projects judged again: dependent runs, a target, a difference, several attempts.
 
-Read are lines with `val_loss:3.2785`, and `val_bpb:1.2244` where they have it, as modded-nanogpt and
-parameter-golf print them; `step:1750/1750` before them names the step. The last such line of a file is the
-result of its run.
+Read are `val_loss:3.2785`, and `val_bpb:1.2244` where it follows, as modded-nanogpt and parameter-golf print
+them, and `tel:3.2722` of llm.c. The last of a file is the result of its run. Training losses and `seed:42` only
+tell whether two files are of one run.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -23,19 +24,28 @@ from stamm.statistics.student_t import t_probability
 VAL_LOSS, VAL_BPB = "val_loss", "val_bpb"
 CONFIDENCE = 0.99  # the rule of modded-nanogpt: p < 0.01
 _LINE = re.compile(
-    r"(?:step:(?P<step>\d{1,9})(?:/\d+)?\s+)?val_loss:(?P<val_loss>[\d.]{1,20})"
-    r"(?:\s+val_bpb:(?P<val_bpb>[\d.]{1,20}))?"
+    r"(?<![\w])(?:val_loss|tel):(?P<val_loss>[\d.]{1,20})(?:\s+val_bpb:(?P<val_bpb>[\d.]{1,20}))?"
 )
+_TRAINING = re.compile(r"(?<![\w])(?:train_loss|trl):([\d.]{1,20})")
+_SEED = re.compile(r"^seed:(\d{1,20})\s*$", re.MULTILINE)
 _MOST_BYTES, _MOST_LINES, _MOST_FILES = 2**28, 100_000, 10_000
 _ALIKE = 3  # equal printed losses, all that two runs have in common, that make them one
+_Row = dict[str, float | None]
 
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run: its losses by line of the log, and the last one."""
+    """A run.
+
+    losses    of the metric, by line
+    printed   all losses of the log as text, of training first
+    seed      that the log states; "": none
+    """
 
     path: Path
     losses: tuple[float, ...]
+    printed: tuple[str, ...]
+    seed: str
 
     @property
     def result(self) -> float:
@@ -49,7 +59,7 @@ class ClaimReport:
 
     metric        val_loss (nats a token) or val_bpb (bits a byte)
     runs          independent ones, of which each counts once
-    repeated      pairs of files with the same losses throughout: a copy, or the same seed
+    repeated      pairs of files with the same losses, or that state the same seed: the second is not counted
     mean          of the last losses, with its 95 % interval
     target, p_target    mean below the target: one-sided p of the t test, times `records`
     difference, p_difference    minus the mean of the other logs, Welch's interval and two-sided p, times `records`
@@ -103,7 +113,7 @@ def check_claim(
     records   how many recipes were tried, of which this is the one that is shown: p is multiplied
     metric    val_loss or val_bpb; "": val_bpb where every log has it
 
-    A run whose losses are those of another, line for line, is not counted: the same seed adds nothing.
+    A run whose printed losses are those of another, or that states the same seed, is not counted: it adds nothing.
 
     Raises    DataError for a log without losses; ConfigError for settings out of range
     Checked   tests/unit/compare/test_claim.py
@@ -116,12 +126,12 @@ def check_claim(
         raise ConfigError(f"metric = {metric!r}", fix=f"Choose {VAL_LOSS} or {VAL_BPB}")
     others = [against] if isinstance(against, str | os.PathLike) else list(against)
     ours, theirs = _files(logs), _files(others) if others else []
-    lines = {path: _read(path) for path in (*ours, *theirs)}
+    logs_by_path = {path: _Log(path) for path in (*ours, *theirs)}
     if not metric:
-        both = all(row[VAL_BPB] is not None for rows in lines.values() for row in rows[-1:])
+        both = all(log.rows[-1][VAL_BPB] is not None for log in logs_by_path.values())
         metric = VAL_BPB if both else VAL_LOSS
-    runs, repeated = _independent([_run(path, lines[path], metric) for path in ours])
-    control, more = _independent([_run(path, lines[path], metric) for path in theirs])
+    runs, repeated = _independent([logs_by_path[path].run(metric) for path in ours])
+    control, more = _independent([logs_by_path[path].run(metric) for path in theirs])
     values, baseline = [run.result for run in runs], [run.result for run in control]
     mean = mean_estimate(values)
     deviation = _deviation(values)
@@ -171,41 +181,50 @@ def _files(places: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return files
 
 
-def _read(path: Path) -> list[dict[str, float | None]]:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise DataError(f"{path} has over {_MOST_BYTES:,} bytes", fix="Cut the log out of it")
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise DataError(f"{path} can not be read: {error.strerror}", fix="Name a log") from None
-    rows: list[dict[str, float | None]] = []
-    for match in _LINE.finditer(text):
+class _Log:
+    """The losses of a file."""
+
+    def __init__(self, path: Path) -> None:
         try:
-            rows.append({n: float(match[n]) if match[n] else None for n in (VAL_LOSS, VAL_BPB)})
-        except ValueError:  # "3.2.1", or the source code that prints such a line
-            continue
-        if len(rows) > _MOST_LINES:
-            raise DataError(f"{path} has over {_MOST_LINES:,} losses", fix="Cut the log out of it")
-    if not rows:
-        raise DataError(
-            f"{path} has no line with val_loss:NUMBER", fix="Name logs of modded-nanogpt's format"
-        )
-    return rows
+            if path.stat().st_size > _MOST_BYTES:
+                raise DataError(
+                    f"{path} has over {_MOST_BYTES:,} bytes", fix="Cut the log out of it"
+                )
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise DataError(f"{path} can not be read: {error.strerror}", fix="Name a log") from None
+        self.rows: list[_Row] = []
+        validated: list[str] = []
+        for match in itertools.islice(_LINE.finditer(text), _MOST_LINES):
+            try:
+                self.rows.append(
+                    {n: float(match[n]) if match[n] else None for n in (VAL_LOSS, VAL_BPB)}
+                )
+                validated.append(match[0])
+            except ValueError:  # "3.2.1", or the source code that prints such a line
+                continue
+        if not self.rows:
+            raise DataError(
+                f"{path} has no val_loss:NUMBER and no tel:NUMBER",
+                fix="Name logs as modded-nanogpt, parameter-golf or llm.c print them",
+            )
+        training = [m[1] for m in itertools.islice(_TRAINING.finditer(text), _MOST_LINES)]
+        seed = _SEED.search(text)
+        self.path, self.printed, self.seed = path, (*training, *validated), seed[1] if seed else ""
 
-
-def _run(path: Path, rows: Sequence[dict[str, float | None]], metric: str) -> LoggedRun:
-    losses = tuple(value for row in rows if (value := row[metric]) is not None)
-    if not losses or rows[-1][metric] is None:
-        raise DataError(f"{path} does not end with {metric}", fix=f"metric={VAL_LOSS}")
-    return LoggedRun(path, losses)
+    def run(self, metric: str) -> LoggedRun:
+        losses = tuple(value for row in self.rows if (value := row[metric]) is not None)
+        if self.rows[-1][metric] is None:
+            raise DataError(f"{self.path} does not end with {metric}", fix=f"metric={VAL_LOSS}")
+        return LoggedRun(self.path, losses, self.printed, self.seed)
 
 
 def _independent(runs: Sequence[LoggedRun]) -> tuple[list[LoggedRun], list[tuple[str, str]]]:
-    """The runs without those whose losses another has; and the pairs."""
+    """The runs without those that repeat another; and the pairs."""
     kept: list[LoggedRun] = []
     repeated: list[tuple[str, str]] = []
     for run in runs:
-        same = next((k for k in kept if _is_same(k.losses, run.losses)), None)
+        same = next((k for k in kept if _is_same(k, run)), None)
         if same is None:
             kept.append(run)
         else:
@@ -213,10 +232,16 @@ def _independent(runs: Sequence[LoggedRun]) -> tuple[list[LoggedRun], list[tuple
     return kept, repeated
 
 
-def _is_same(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
-    """Whether one begins with the other, the first loss, before any training, not counted."""
-    common = min(len(first), len(second))
-    return common > _ALIKE and first[1:common] == second[1:common]
+def _is_same(first: LoggedRun, second: LoggedRun) -> bool:
+    """Whether both state one seed, or one's losses begin with the other's: not the first, before any training."""
+    if first.seed and first.seed == second.seed:
+        return True
+    pairs = [(first.printed, second.printed), (first.losses, second.losses)]
+    for a, b in pairs:
+        common = min(len(a), len(b))
+        if common > _ALIKE and a[1:common] == b[1:common]:
+            return True
+    return False
 
 
 def _deviation(values: Sequence[float]) -> float | None:

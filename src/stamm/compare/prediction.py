@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from stamm.base.errors import ConfigError, RunError
+from stamm.compare.results import Compared
 from stamm.compare.verdict import at_last_look, judged
 from stamm.statistics.estimates import MeanInterval
 from stamm.statistics.scaling_law import LEAST_POINTS, ScalingLaw, fit_scaling_law
@@ -87,10 +88,11 @@ def point_of(text: str) -> tuple[float, float]:
 def loss_points(folders: Sequence[Path]) -> tuple[str, list[LossPoint]]:
     """The baseline, and the losses of these comparisons.
 
-    Raises   RunError where one has diverged runs or another baseline, or has not two finished seeds
+    Raises   RunError where one has diverged runs or not two finished seeds, or where they differ in the baseline,
+             in what is matched, or in the held-out text
     """
     points: list[LossPoint] = []
-    baselines: list[str] = []
+    kinds: dict[tuple[str, ...], Path] = {}
     for folder in folders:
         compared, verdict = judged(folder)
         compared, _ = at_last_look(compared, compared.finished())
@@ -102,7 +104,7 @@ def loss_points(folders: Sequence[Path]) -> tuple[str, list[LossPoint]]:
         ]
         if bad:
             raise RunError(f"{folder}: runs of {', '.join(bad)} diverged", fix="Leave it out")
-        baselines.append(verdict.baseline)
+        kinds.setdefault(_kind(compared), folder)
         bits = {arm.name: {s: arm.bits()[s] for s in seeds} for arm in compared.arms}
         points.append(
             LossPoint(
@@ -112,11 +114,22 @@ def loss_points(folders: Sequence[Path]) -> tuple[str, list[LossPoint]]:
                 bits=bits,
             )
         )
-    if len(set(baselines)) != 1:
-        raise RunError(
-            f"the comparisons have the baselines {', '.join(baselines)}", fix="Name those of one"
-        )
-    return baselines[0], points
+    if len(kinds) > 1:
+        (kind, first), (other_kind, second) = list(kinds.items())[:2]
+        what = next(f"{a} and {b}" for a, b in zip(kind, other_kind, strict=True) if a != b)
+        raise RunError(f"{first} and {second} differ: {what}", fix="Name comparisons of one kind")
+    return compared.baseline, points
+
+
+def _kind(compared: Compared) -> tuple[str, ...]:
+    """Text of all that comparisons of one law have in common."""
+    overall = next(run.held_out.overall for run in compared.arms[0].runs if run.held_out)
+    return (
+        f"baseline {compared.baseline}",
+        f"equal {compared.matched}",
+        f"scale {compared.scale or 'not matched'}",
+        f"{overall.documents:,} held-out documents of {overall.bytes:,} bytes",
+    )
 
 
 def predict_losses(

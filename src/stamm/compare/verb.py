@@ -29,6 +29,7 @@ from stamm.recipes.run_folder import RunFolder
 from stamm.statistics.power import MOST_SEEDS, POWER, Spread, detectable, seeds_needed
 
 if TYPE_CHECKING:  # a plan needs none of the libraries that results need
+    from stamm.compare.prediction import LossPrediction
     from stamm.compare.sizes import SizePoint
     from stamm.compare.verdict import Judgement
 
@@ -63,6 +64,13 @@ class ComparisonFolder(RunFolder):
         points: list[SizePoint] = sizes.size_points([self.root, *self.others])
         return points
 
+    def predict(self, parameters: float, tokens: float) -> LossPrediction:
+        """Losses at a size and a length that were not run, from this comparison and the others."""
+        module = import_module("stamm.compare.prediction")
+        baseline, points = module.loss_points([self.root, *self.others])
+        prediction: LossPrediction = module.predict_losses(points, baseline, parameters, tokens)
+        return prediction
+
 
 def compare(
     recipe: Recipe,
@@ -79,6 +87,7 @@ def compare(
 
         stamm.compare("smoke", seeds=[1, 2, 3]).judgement
         stamm.compare("runs/small", "runs/large").sizes
+        stamm.compare(*folders).predict(parameters=2.6e6, tokens=5.2e7)
 
     recipe      as of `stamm.run`: "smoke" is "compare.smoke" here; or a folder, and `changes` are others
     dry_run     execute nothing; `arm_costs` and `power_lines` of `execution.recipe.config` have the

@@ -67,6 +67,36 @@ def test_a_copy_of_a_run_counts_once_and_is_named(tmp_path: Path) -> None:
     assert not report.passed
 
 
+# Lines as the projects print them: parameter-golf of 2026-03 (8 H100, two seeds), llm.c of 2024-10.
+GOLF = """seed:{seed}
+step:13000/20000 train_loss:2.1581 train_time:589228ms step_avg:45.33ms
+step:13235/20000 val_loss:2.0619 val_bpb:1.2212 train_time:599973ms step_avg:45.33ms
+final_int8_zlib_roundtrip_exact val_loss:{loss} val_bpb:{bits}
+"""
+LLMC = "s:9535 trl:3.340180\ns:9536 tel:{loss}\n"
+
+
+def test_a_stated_seed_and_other_spellings_are_read(tmp_path: Path) -> None:
+    for seed, bits in ((42, 1.21632999), (7, 1.21691), (42, 1.21640)):
+        path = tmp_path / f"{seed}-{bits}.log"
+        path.write_text(GOLF.format(seed=seed, loss=2.05372224, bits=bits))
+    report = check_claim(tmp_path)
+    assert (report.files, report.runs, report.metric) == (3, 2, "val_bpb")
+    # A repeated seed gives other bits on GPUs, and is not another draw.
+    assert [(Path(a).name, Path(b).name) for a, b in report.repeated] == [("42-1.21632999.log", "42-1.2164.log")]  # fmt: skip
+    for number, loss in enumerate((3.275959, 3.2722)):
+        (tmp_path / f"{number}.txt").write_text(LLMC.format(loss=loss))
+    both = check_claim(tmp_path / "0.txt", tmp_path / "1.txt")
+    assert both.metric == "val_loss" and both.mean.mean == pytest.approx(3.2740795)
+
+
+def test_short_logs_with_the_same_training_losses_are_one_run(tmp_path: Path) -> None:
+    lines = "".join(f"step:{k}/9 train_loss:{3 - k / 10:.4f}\n" for k in range(9))
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(lines + "step:9/9 val_loss:3.2785\n")
+    assert len(check_claim(tmp_path).repeated) == 1
+
+
 def test_bits_a_byte_are_taken_where_every_log_has_them(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", BETTER, bits=True)
     with (folder / "00.txt").open("a") as log:
@@ -103,7 +133,7 @@ def test_bad_logs_are_refused(tmp_path: Path) -> None:
     assert one.p_target is None and not one.passed
     empty = tmp_path / "b.txt"
     empty.write_text("loss 3.2\n")
-    with pytest.raises(DataError, match="no line with val_loss"):
+    with pytest.raises(DataError, match="has no val_loss:NUMBER"):
         check_claim(empty)
     with pytest.raises(DataError, match="does not end with val_bpb"):
         check_claim(folder, metric="val_bpb")

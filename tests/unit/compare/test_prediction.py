@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import stamm
 from stamm.base.errors import ConfigError, RunError
 from stamm.cli.main import main
 from stamm.compare.prediction import LossPoint, loss_points, point_of, predict_losses
@@ -87,6 +88,14 @@ def test_the_command_predicts_from_run_folders_and_writes_the_file(
     baseline, points = loss_points(folders[:4])
     with pytest.raises(RunError, match="4 comparisons: a scaling law needs 5 points"):
         predict_losses(points, baseline, 1e7, 1e7)
+    # Another held-out text: bits per byte of the two have no law in common.
+    for path in folders[1].glob("final/*/*/evaluate/held_out.json"):
+        overall = json.loads(path.read_text())["overall"]
+        change(path, overall={**overall, "bytes": overall["bytes"] + 1})
+    with pytest.raises(RunError, match=r"c0 and .*c1 differ: .* held-out documents"):
+        stamm.compare(*map(str, folders)).predict(1e7, 1e7)
+    assert main(["compare", *map(str, folders), "predict=1e7x1e7", "--jobs", "2"]) == 2
+    assert "--jobs is not read here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["2.6e6", "2.6e6*1e7", "0x1e7", "1e99x1e7", "1.2.3x4", "nanx1"])
