@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ import torch
 
 import stamm
 from stamm.activations import catalog
+from stamm.activations.board import gpu_targets
 from stamm.activations.board.board import PRIMITIVES, ROUNDED, _Targets, measure_board
 from stamm.activations.board.library import (
     CompiledTogether,
@@ -481,3 +483,16 @@ def test_the_working_folder_takes_pages(tmp_path: Path, monkeypatch: pytest.Monk
     stamm.check(board=True, out="new/pages")
     for folder in (tmp_path, tmp_path / "new" / "pages"):
         assert {path.name for path in folder.glob("*.md")} == {LIBRARIES_PAGE, TARGETS_PAGE}
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_does_not_answer_is_an_error_and_not_zeros() -> None:
+    """Would catch results that no kernel wrote."""
+    spec = catalog.get("relu")
+    program = program_of(spec)
+    text = TARGETS["cuda"].write(program)
+    case = Case(program, text if isinstance(text, bytes) else text.encode(), (torch.ones(8),), ())
+    run = gpu_targets.side_by_side(gpu_targets.run_cuda)
+    [outcome] = run([case])
+    assert isinstance(outcome, RunError) and "CUDA fails: " in outcome.line()

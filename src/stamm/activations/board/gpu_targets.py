@@ -40,6 +40,11 @@ extern "C" void run_{name}(long count, const float *given, float *results) {{
   cudaMemcpy(from, given, {inputs} * count * sizeof(float), cudaMemcpyHostToDevice);
   kernel_{name}<<<(count + 255) / 256, 256>>>(count, from, to);
   cudaMemcpy(results, to, {columns} * count * sizeof(float), cudaMemcpyDeviceToHost);
+  cudaError_t error = cudaGetLastError();  // of any call above
+  if (error != cudaSuccess) {{
+    fprintf(stderr, "%s\\n", cudaGetErrorString(error));
+    exit(1);
+  }}
   cudaFree(from);
   cudaFree(to);
 }}
@@ -56,7 +61,7 @@ def gpu_runs() -> tuple[TargetRun, ...]:
             "triton",
             lambda: f"triton {importlib.metadata.version('triton')}",
             f"float32, compiled, on {device}",
-            _side_by_side(_triton),
+            side_by_side(_triton),
             has_short=True,
         )
     ]
@@ -66,14 +71,14 @@ def gpu_runs() -> tuple[TargetRun, ...]:
                 "cuda",
                 lambda: f"nvcc of CUDA {torch.version.cuda}",
                 f"float32, nvcc -O2, which contracts a*b + c, on {device}",
-                _side_by_side(_cuda),
+                side_by_side(run_cuda),
                 has_short=True,
             )
         )
     return tuple(runs)
 
 
-def _side_by_side(
+def side_by_side(
     run: Callable[[Sequence[Case], Path], None],
 ) -> Callable[[Sequence[Case]], Iterator[Outcome]]:
     """A few cases in each process, several processes at once: compilation takes seconds."""
@@ -94,8 +99,9 @@ def _triton(cases: Sequence[Case], folder: Path) -> None:
     done([sys.executable, "-c", "\n".join(lines)], folder, "Triton")
 
 
-def _cuda(cases: Sequence[Case], folder: Path) -> None:
-    text = ""
+def run_cuda(cases: Sequence[Case], folder: Path) -> None:
+    """Compile CUDA texts with nvcc and run them on the GPU: NAME.out for NAME.in."""
+    text = "#include <cstdio>\n#include <cstdlib>\n"
     for case in cases:
         slopes, inputs = columns(case) - 1, len(case.given)
         arguments = [f"given[{k} * count + i]" for k in range(inputs)]
