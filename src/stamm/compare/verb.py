@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stamm.base.config import assignments
+from stamm.base.config import assignments, from_plain
 from stamm.base.errors import ConfigError
+from stamm.base.json_text import parse_json
 from stamm.base.units import count_text
-from stamm.compare.spreads import nearest_study
 from stamm.engine.estimate import checkpoint_bytes
 from stamm.models.flops import count_parameters
 from stamm.pretrain.config import PretrainConfig
@@ -194,7 +196,7 @@ def _nearest_line(config: Comparison, units: float) -> str:
         return (
             "Without a length the difference in bits per byte is unknown: set pretrain.sequences."
         )
-    study = nearest_study(parameters, tokens, tuple(arm.name for arm in config.arms))
+    study = _nearest_study(parameters, tokens, tuple(arm.name for arm in config.arms))
     size, length = parameters / study.parameters, tokens / study.tokens
     away = f"; this plan has {size:.2g} times its parameters and {length:.2g} times its tokens"
     return (
@@ -227,3 +229,42 @@ def _disk(run: PretrainConfig, times: int) -> int:
     kept = min(run.engine.keep_checkpoints, -(-steps // run.engine.checkpoint_every)) + 1
     model = 4 * count_parameters(run.model).total
     return times * (kept * checkpoint_bytes(run.model, run.optimizer) + model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySpread:
+    """Standard deviation of the paired difference over seeds in a finished study, in bits per byte.
+
+    value       pooled over its arms against its baseline
+    low, high   95 % interval of the value
+    """
+
+    study: str
+    parameters: int
+    tokens: int
+    seeds: int
+    arms: tuple[str, ...]
+    value: float
+    low: float
+    high: float
+
+
+@functools.cache
+def _finished_studies() -> tuple[StudySpread, ...]:
+    """The committed studies: compare/spreads.json, which `python -m tools.evidence` writes from docs/evidence."""
+    rows = parse_json((resources.files(__package__) / "spreads.json").read_bytes())
+    return tuple(from_plain(StudySpread, row) for row in rows)
+
+
+def _nearest_study(parameters: int, tokens: int, arms: tuple[str, ...]) -> StudySpread:
+    """The finished study nearest to a plan in size and length; of equally near ones, that with most of its arms.
+
+    parameters, tokens   of an arm of the plan
+    """
+
+    def distance(study: StudySpread) -> tuple[float, int, int]:
+        away = abs(math.log(study.parameters / parameters)) + abs(math.log(study.tokens / tokens))
+        # Arms of one study differ by a few parameters.
+        return round(away, 2), -len(set(study.arms) & set(arms)), -study.seeds
+
+    return min(_finished_studies(), key=distance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stamm.base.errors import ConfigError, DataError
@@ -136,6 +136,11 @@ def _paired(
     if alone:
         notes.append(f"{task}: {alone:,} items are in one log alone, and left out")
     names = {name for key in common for name in ours[key].values}
+    unread = {name for key in common for item in (ours[key], theirs[key]) for name in item.unread}
+    notes += [
+        f"{task}: {name} is not a number for each item, and left out"
+        for name in sorted(unread - names)
+    ]
     ratios: dict[str, tuple[ClusteredRatio, ClusteredRatio, ClusteredRatio]] = {}
     for name in sorted(names):
         parts = ClusteredRatio(), ClusteredRatio(), ClusteredRatio()
@@ -146,6 +151,8 @@ def _paired(
                 for ratio, value in zip(parts, (a, b, b - a), strict=True):
                     ratio.add(value, 1.0, item.cluster)
         ratios[name] = parts
+        if missing := len(common) - parts[2].count:
+            notes.append(f"{task}: {missing:,} common items have no finite {name} in both logs")
     return ratios
 
 
@@ -159,8 +166,10 @@ def _by_key(path: Path, cluster: str) -> dict[str, LoggedItem]:
             continue
         if before.values.keys() & item.values.keys():
             raise DataError(f"{path} has item {item.key} twice", fix="Name a log of one evaluation")
-        items[item.key] = LoggedItem(
-            item.key, item.question, item.cluster, {**before.values, **item.values}
+        items[item.key] = replace(
+            item,
+            values={**before.values, **item.values},
+            unread=before.unread | item.unread,
         )
     return items
 

@@ -44,13 +44,15 @@ class LoggedItem:
     key       the same in every log of the task
     question  hash of what was asked; "" where the log has none
     cluster   items of one cluster depend on each other; "": an item is its own
-    values    its metrics, by name; not those that are other values
+    values    its metrics, by name
+    unread    names of metrics that are not finite numbers here
     """
 
     key: str
     question: str
     cluster: str
     values: Mapping[str, float]
+    unread: frozenset[str] = frozenset()
 
 
 def find_logs(place: Path) -> dict[str, Path]:
@@ -103,7 +105,8 @@ def read_items(path: Path, cluster: str = "") -> Iterator[LoggedItem]:
                 fix=f"Known: {KINDS}",
             ) from None
         named = _field(plain, cluster, where) if cluster else own_cluster
-        yield LoggedItem(key, question, named, _numbers(values))
+        numbers = _numbers(values)
+        yield LoggedItem(key, question, named, numbers, frozenset(values.keys() - numbers.keys()))
 
 
 def _task_of(path: Path) -> str:

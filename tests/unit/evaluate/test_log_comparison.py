@@ -103,6 +103,25 @@ def test_what_is_not_compared_is_said(tmp_path: Path) -> None:
     assert [d.items for d in found.differences] == [17]
 
 
+def test_metrics_that_are_not_compared_are_named(tmp_path: Path) -> None:
+    """Pairs of numbers, as of perplexity, and NaN are not dropped without a word."""
+    logs = []
+    for name in "ab":
+        rows = harness_rows(FIRST)
+        for row in rows:
+            row |= {"metrics": ["acc", "word_perplexity"], "word_perplexity": [1.0, 2]}
+        rows[4]["acc"] = float("nan")
+        logs.append(tmp_path / name / "samples_p.jsonl")
+        logs[-1].parent.mkdir()
+        logs[-1].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = compare_samples(*logs)
+    assert [d.items for d in report.differences] == [19]
+    assert report.notes == (
+        "p: word_perplexity is not a number for each item, and left out",
+        "p: 1 common items have no finite acc in both logs",
+    )
+
+
 def damaged(path: Path) -> Path:
     """The archive with a byte of its third sample changed."""
     data = bytearray(path.read_bytes())
