@@ -203,7 +203,7 @@ def _start(config: ForgetPlanConfig, source: Path, reads: _Reads) -> _StartPoint
     pace = timing.seconds / reads.num_steps if timing else None
     differences = machine_differences(source, config.training.engine) if step else ()
     if differences and config.start == "exact":
-        again = f", about {seconds_text(pace * reads.num_steps)}" if pace else ""
+        again = f", about {seconds_text(pace * reads.num_steps)}" if pace is not None else ""
         raise RunError(
             f"bits after the checkpoint of step {step} would differ from those of a run without the"
             f" documents: {'; '.join(differences)}",
@@ -220,7 +220,7 @@ def _lines(
 ) -> list[str]:
     """Lines on what is trained again, before it begins."""
     sequences, num_left = len(reads.steps), reads.num_steps - chosen.step
-    took = f", about {seconds_text(chosen.seconds)} as the run took" if chosen.seconds else ""
+    took = f", about {seconds_text(chosen.seconds)} as the run took" if chosen.seconds is not None else ""
     lines = [
         f"{documents} documents are in {sequences} of the training sequences, first in step"
         f" {reads.first_step} of {reads.num_steps}; rule={config.training.rule}.",
