@@ -156,6 +156,10 @@ def check_vector(
             f"a {type(model).__name__} cannot be steered",
             fix="Open the model with stamm.load; of another class use hooks (docs/interpretability.md)",
         )
+    try:
+        strength = float(strength)
+    except OverflowError:
+        strength = math.inf
     if not math.isfinite(strength):
         raise ConfigError(f"strength = {strength} is not finite", fix="Use a number, such as 1.0")
     layers, width = len(model.model.layers), model.config.d_model

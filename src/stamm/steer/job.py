@@ -156,8 +156,8 @@ def recommended(rows: Sequence[SteerRow], kl: float) -> tuple[int | None, str]:
     others = [abs(measures.effect) for measures in random if measures.kl <= kl]
     control = max([there, *others])
     facts = (
-        f"effect {row.vector.effect:+.3f} at KL {row.vector.kl:.3f} (layer {row.layer}, strength {row.strength:g}); "
-        f"random directions there {there:.3f} at most, at every layer and strength within that bound {control:.3f}"
+        f"effect {row.vector.effect:+.3g} at KL {row.vector.kl:.3g} (layer {row.layer}, strength {row.strength:g}); "
+        f"random directions there {there:.3g} at most, at every layer and strength within that bound {control:.3g}"
     )
     if row.vector.effect <= control:
         return None, f"no better than random: {facts}"

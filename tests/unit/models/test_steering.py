@@ -188,6 +188,7 @@ def test_a_vector_of_another_model_is_refused_unless_told() -> None:
         ({1: 8}, 1.0, r"layer 1 of the vector has shape \(8,\), and the model is 16 wide"),
         ({1: 16}, float("inf"), "strength = inf is not finite"),
         ({1: 16}, float("nan"), "strength = nan is not finite"),
+        ({1: 16}, 10**400, "strength = inf is not finite"),
         (
             {1: 16},
             1e39,
