@@ -40,7 +40,7 @@ def ladder(
     """A point of the ladder: size=0.35|0.7|1.35|2.65 tokens_a_parameter=1|5|20 scale=as_is|matched; set corpus.inputs=YOUR_TEXT.
 
     size                 million parameters, a key of `SIZES`: 5 layers, tied embeddings, a vocabulary of 2,048;
-                         4 seeds, 3 at the largest size
+                         4 seeds, 3 above a million
     tokens_a_parameter   length of a run, in steps of 1,024 tokens
     scale                "matched": all blocks start with the standard deviation 0.6 (`EqualStart`)
     rates                "rule": `RATES` times (64 / d_model)^WIDTH_POWER (D0 / D)^LENGTH_POWER, with D tokens,
@@ -83,7 +83,7 @@ def ladder(
         ),
         matched=EqualParameters(scale=EqualStart(deviation=0.6) if scale == "matched" else None),
         tuning=Tuning(refinements=0, length=1.0) if rates == "grid" else Tuning(refinements=0),
-        seeds=(201, 202, 203) if SIZES[size] == max(SIZES.values()) else (201, 202, 203, 204),
+        seeds=(201, 202, 203, 204) if size < 1 else (201, 202, 203),
     )
 
 
