@@ -16,11 +16,13 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stamm.compare.prediction import LossPoint, predict_losses
 from stamm.compare.verb import arm_costs
 from stamm.models.flops import count_parameters
 from stamm.recipes.ladder import (
@@ -32,6 +34,7 @@ from stamm.recipes.ladder import (
     WIDTH_POWER,
     ladder,
 )
+from stamm.statistics.scaling_law import LEAST_POINTS
 
 SCALES = ("matched", "as_is")
 # Points whose rates are tuned: three that the rule is fitted to, and one that tests it.
@@ -208,7 +211,29 @@ def results(runs: Sequence[Path]) -> dict[str, Any]:
             }
         )
     points.sort(key=lambda p: (p["scale"], min(p["parameters"].values()), min(p["tokens"].values())))  # fmt: skip
-    return {"schema": 1, "points": points}
+    return {"schema": 1, "points": points, "laws": {s: laws(points, s) for s in SCALES}}
+
+
+def laws(points: Sequence[Mapping[str, Any]], scale: str) -> list[dict[str, Any]]:
+    """The law of each arm at one scale, with the intervals of a bootstrap over seeds; none below five points."""
+    mine = [point for point in points if point["scale"] == scale]
+    sizes, lengths = ({p[key][p["baseline"]] for p in mine} for key in ("parameters", "tokens"))
+    if len(mine) < LEAST_POINTS or min(len(sizes), len(lengths)) < 2:
+        return []
+    losses = [
+        LossPoint(
+            comparison=point["comparison"],
+            parameters=point["parameters"],
+            tokens=point["tokens"],
+            bits={a: {int(s): v for s, v in bits.items()} for a, bits in point["bits"].items()},
+        )
+        for point in mine
+    ]
+    found = predict_losses(losses, mine[0]["baseline"], max(sizes), max(lengths))
+    return [
+        {key: value for key, value in asdict(arm).items() if key not in ("loss", "difference")}
+        for arm in found.arms
+    ]
 
 
 def _place(point: Mapping[str, Any]) -> tuple[float, float]:
