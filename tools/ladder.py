@@ -1,13 +1,14 @@
 """The ladder of docs/evidence.md: its plan, the rates of its rule, and its results, as JSON on standard output.
 
     python -m tools.ladder plan > docs/evidence/ladder_plan.json
+    python -m tools.ladder tune RUN JOBS size=… tokens_a_parameter=… scale=… corpus.inputs=TEXT
     python -m tools.ladder rates RUN [RUN ...] > docs/evidence/ladder_rates.json
     python -m tools.ladder results RUN [RUN ...] > docs/evidence/ladder.json
     stamm compare RUN RUN ... predict=PARAMETERSxTOKENS --out docs/evidence/ladder_prediction_SCALE.json
 
-The plan is committed before the first counted run. Runs of `rates` are those of `compare.ladder rates=grid`, up to their
-plan or further; what it prints under "rule" is what `stamm.recipes.ladder` holds. A prediction is committed before the point
-that it predicts is run, from runs of one scale.
+The plan is committed before the first counted run. `tune` executes the tuning runs of `compare.ladder rates=grid` in the folder RUN, and `rates`
+reads those of the four points that the plan names, for each scale; what it prints under "rule" is what
+`stamm.recipes.ladder` has to hold. A prediction is committed before the point that it predicts is run, from runs of one scale.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from stamm.compare.prediction import LossPoint, predict_losses
-from stamm.compare.verb import arm_costs
+from stamm.compare.verb import arm_costs, compare
 from stamm.models.flops import count_parameters
+from stamm.recipes.execute import RecipeRun
 from stamm.recipes.ladder import (
     LENGTH_POWER,
     RATES,
@@ -58,7 +60,8 @@ def plan() -> dict[str, Any]:
             "text": "rate = rate at (0.35, 1) * (64 / d_model)^width_power * (D0 / D)^length_power: the best rates "
             "of three tuned points, by a parabola in ln(rate), give the rates and one pair of powers for all arms "
             "of both scales. At the point of the test the loss at the rule's rate may exceed the best of its grid "
-            "by 0.01 nats in no arm; otherwise rates of larger points are tuned (rates=grid).",
+            "by 0.01 nats in no arm; otherwise rates of larger points are tuned (rates=grid). Before ladder_rates.json is there, the values below are "
+            "guesses, around which the grids lie.",
             "width_power": WIDTH_POWER,
             "length_power": LENGTH_POWER,
             "rates": RATES,
@@ -95,6 +98,17 @@ def _point(size: float, length: float, scale: Any, rates: Any) -> dict[str, Any]
         "command": f"stamm compare ladder size={size:g} tokens_a_parameter={length:g} scale={scale}"
         + (" rates=grid" if rates == "grid" else ""),
     }
+
+
+def tune(run: Path, jobs: int, settings: Sequence[str]) -> None:
+    """Execute the tuning runs of a point, up to its plan."""
+    compare("ladder", "rates=grid", *settings, out=run, jobs=jobs, before=to_the_plan)
+
+
+def to_the_plan(run: RecipeRun) -> None:
+    """Leave out what follows the plan."""
+    names = [step.name for step in run.steps]
+    run.steps = run.steps[: names.index("plan") + 1]
 
 
 def rates(runs: Sequence[Path]) -> dict[str, Any]:
@@ -246,8 +260,11 @@ def _read(path: Path) -> Any:
 
 if __name__ == "__main__":
     name, *words = sys.argv[1:] or [""]
+    if name == "tune":
+        tune(Path(words[0]), int(words[1]), words[2:])
+        sys.exit()
     folders = [Path(word) for word in words]
     parts = {"plan": plan, "rates": lambda: rates(folders), "results": lambda: results(folders)}
     if name not in parts:
-        sys.exit(f"ladder: {name!r} is not plan, rates or results")
+        sys.exit(f"ladder: {name!r} is not plan, tune, rates or results")
     print(json.dumps(parts[name](), indent=1))

@@ -8,10 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from stamm.recipes.ladder import RATES, SIZES
+from stamm.recipes.execute import RecipeRun
+from stamm.recipes.ladder import LENGTH_POWER, RATES, SIZES, WIDTH_POWER
+from stamm.recipes.resolve import resolve
 from tests.unit.reports.run_folder import write
 from tools.evidence import FOLDER
-from tools.ladder import SCALES, TEST, TUNED, best_rate, fitted_rule, laws, plan, rates, results
+from tools.ladder import (
+    SCALES,
+    TEST,
+    TUNED,
+    best_rate,
+    fitted_rule,
+    laws,
+    plan,
+    rates,
+    results,
+    to_the_plan,
+)
 
 ARMS = ("swiglu", "relu2", "xielu")
 
@@ -81,6 +94,8 @@ def test_the_recipe_holds_the_fitted_rates() -> None:
     found = json.loads((FOLDER / "ladder_rates.json").read_text(encoding="utf-8"))
     rule = fitted_rule(found["points"])
     assert rule == pytest.approx(found["rule"])
+    powers = [WIDTH_POWER, LENGTH_POWER]
+    assert powers == pytest.approx([rule["width_power"], rule["length_power"]], abs=0.01)
     for scale, of_arms in rule["rates"].items():
         assert RATES[scale] == pytest.approx(of_arms, rel=0.01)
 
@@ -135,3 +150,11 @@ def test_results_hold_points_and_their_laws(tmp_path: Path) -> None:
     write(finished_again / "plan/plan.json", {"seeds": [201, 202, 203]})
     with pytest.raises(ValueError, match="is not finished"):
         results([finished_again])
+
+
+def test_tuning_ends_with_the_plan(tmp_path: Path) -> None:
+    run = RecipeRun(resolve("compare.ladder", ["rates=grid"]), tmp_path)
+    to_the_plan(run)
+    assert run.steps[-1].name == "plan"
+    assert sum(step.name.startswith("tune.") for step in run.steps) == 15
+    assert not [step for step in run.steps if step.name.startswith("pretrain.")]
