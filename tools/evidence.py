@@ -43,6 +43,7 @@ from tools.evidence_studies import (
     SCALES,
     bits_by_seed,
     decomposition,
+    diverged,
     history,
     hits,
     ladder,
@@ -234,7 +235,7 @@ def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
         return _search(found)
     lines = {line["name"]: line for line in found["lines"]}
     line, base = lines[claim["arm"]], lines[found["baseline"]]
-    if gone := _diverged([line, base]):
+    if gone := diverged([line, base]):
         return "", gone
     ends, seeds = line["difference"]["interval"], line["bits"]["count"]
     said = (
@@ -266,7 +267,7 @@ def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
     """Every pair of arms, paired by seed, at the level of the look that ended the comparison."""
     lines = {line["name"]: line for line in found["lines"]}
     said, verdicts = [], []
-    if gone := _diverged([lines[name] for pair in claim["pairs"] for name in pair]):
+    if gone := diverged([lines[name] for pair in claim["pairs"] for name in pair]):
         return "", gone
     for (arm, rival), (estimate, shown) in zip(
         claim["pairs"], _differences(claim, found), strict=True
@@ -349,12 +350,6 @@ def _share(line: Mapping[str, Any], rival: Mapping[str, Any]) -> str:
     return f" with {100 * share:.0f} % of the tokens" if share < 0.9 else ""
 
 
-def _diverged(lines: Sequence[Mapping[str, Any]]) -> str:
-    """ "swiglu diverged": an arm that did has no mean; "" where none did."""
-    gone = dict.fromkeys(line["name"] for line in lines if line.get("diverged"))
-    return f"{', '.join(gone)} diverged" if gone else ""
-
-
 def _search(found: Mapping[str, Any]) -> tuple[str, str]:
     """The finalist of a search against its baseline, in every confirmation.
 
@@ -402,7 +397,7 @@ def _trend(claim: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> tu
         line = next(one for one in found["lines"] if one["name"] == claim["arm"])
         rival = claim.get("rival", found["baseline"])
         base = bits[rival]
-        if gone := _diverged(
+        if gone := diverged(
             [one for one in found["lines"] if one["name"] in (claim["arm"], rival)]
         ):
             return "", gone

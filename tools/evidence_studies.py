@@ -32,6 +32,12 @@ def bits_by_seed(found: Mapping[str, Any]) -> dict[str, dict[int, float]]:
     }
 
 
+def diverged(lines: Sequence[Mapping[str, Any]]) -> str:
+    """ "swiglu diverged": an arm that did has no mean; "" where none did."""
+    gone = dict.fromkeys(line["name"] for line in lines if line.get("diverged"))
+    return f"{', '.join(gone)} diverged" if gone else ""
+
+
 def decomposition(folder: Path) -> str:
     """Each pair's difference in the variants of compare.evidence_scale that are there, and its changes."""
     found = {
@@ -48,6 +54,9 @@ matrices of an initial standard deviation of 0.02 instead of 0.04. Each variant 
 together are not measured. What remains of a difference with equal scale at the start is not the scale at the start; what remains with a learned
 factor is not how fast the scale can grow.
 """
+    for name in [name for name, one in found.items() if diverged(one["lines"])]:
+        gone = diverged(found.pop(name)["lines"])
+        text += f"\nWithout the variant {VARIANTS[name]}, in which {gone}.\n"
     if not found:
         return f"{text}\nNo variant is measured yet: planned.\n"
     bits = {name: bits_by_seed(one) for name, one in found.items()}

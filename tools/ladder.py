@@ -37,6 +37,7 @@ from stamm.recipes.ladder import (
     ladder,
 )
 from stamm.statistics.scaling_law import LEAST_POINTS
+from tools.evidence_studies import diverged
 
 SCALES = ("matched", "as_is")
 # Points whose rates are tuned: three that the rule is fitted to, and one that tests it.
@@ -203,7 +204,7 @@ def fitted_rule(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def results(runs: Sequence[Path]) -> dict[str, Any]:
     """Finished points, each with the losses of its arms by seed and its differences.
 
-    Raises   ValueError for a point that deviates from its plan, or without all planned seeds
+    Raises   ValueError for a point that deviates from its plan, has a diverged run, or not all planned seeds
     """
     points = []
     for run in runs:
@@ -211,6 +212,8 @@ def results(runs: Sequence[Path]) -> dict[str, Any]:
         if found["exploratory"]:
             raise ValueError(f"{run} deviates from its plan: {found['sentences'][-1]}")
         lines = found["lines"]
+        if gone := diverged(lines):
+            raise ValueError(f"{run}: {gone}")
         if any(line["bits"]["count"] < len(plan_file["seeds"]) for line in lines):
             raise ValueError(f"{run} is not finished")
         points.append(

@@ -271,6 +271,12 @@ def test_the_decomposition_has_every_variant_that_is_there(tmp_path: Path) -> No
     assert "| xielu − relu2 | -0.0750 (-0.2659 to +0.1159) |\n" in text
     assert "| xielu | -0.0750 (-0.2659 to +0.1159) |\n" in text
     assert "| swiglu | +0.0000 (+0.0000 to +0.0000) |\n" in text
+    gone = scale_result(0.1, 0.0)
+    gone["lines"][0]["diverged"] = [101]  # type: ignore[index]
+    write(tmp_path / "scale_init.json", gone)
+    text = decomposition(tmp_path)
+    assert "Without the variant initial deviation 0.02, in which swiglu diverged." in text
+    assert text.count("initial deviation 0.02") == 1
 
 
 def test_a_prediction_is_held_against_its_measurement(tmp_path: Path) -> None:
