@@ -186,7 +186,7 @@ def predict_losses(
 
 
 def _middle(law: ScalingLaw, drawn: Sequence[ScalingLaw], name: str) -> MeanInterval:
-    low, high = np.percentile([getattr(one, name) for one in drawn], (2.5, 97.5))
+    low, high = np.percentile([getattr(fitted, name) for fitted in drawn], (2.5, 97.5))
     best: float = getattr(law, name)
     return MeanInterval(mean=best, low=min(float(low), best), high=max(float(high), best))
 
