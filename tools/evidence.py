@@ -1,28 +1,32 @@
 """Write docs/evidence.md, docs/images/evidence.svg and compare/spreads.json from docs/evidence/claims.json and the committed results that it names.
 
     python -m tools.evidence
+    python -m tools.evidence add RUN NAME
     python -m tools.evidence memorization RUN [RUN ...] > docs/evidence/memorization.json
 
-The second line collects the audits of finished runs of audit.goldfish, one for each seed.
+The second line copies the comparison.json and the plan of a finished comparison to docs/evidence/NAME.json and NAME_plan.json, and
+writes the page; `tools.ladder` writes the results of the ladder. The third collects the audits of finished runs of
+audit.goldfish, one for each seed.
 
 A row of claims.json: key, claim, source, published, command, arm (whose difference to the baseline of the
-comparison is the claim, lower meaning that it holds) and result: "", or the path below docs/evidence of the
+comparison is the claim, lower meaning that it holds) and result: the path below docs/evidence of the
 comparison.json that `stamm compare` wrote, or, for a claim with `measure`, of the observe_comparison.json that
 `stamm observe` wrote: the claim holds if the slope of that measure over depth is negative. A claim with `pairs` has an
 arm and its rival in each, at the planned `looks`; all pairs together have the level (Bonferroni). A claim with
 `repeats` is about passages planted so often, in the collected audits; one with `results` is the trend of an arm's
 difference to `rival` (the baseline, where none is named) over several comparisons, by parameters or tokens; one with `search` is the verdict of the
-search.json that `stamm search` wrote. A claim with `why` cannot be tried. Every figure of ours on the page comes from those files.
+search.json that `stamm search` wrote. A claim with `ladder` is about ladder.json; one with `why` cannot be tried; one
+whose result is not there is planned. history.json has what was superseded. Every figure of ours on the page comes from those files.
 """
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,41 +37,47 @@ from stamm.statistics.intervals import differences, interval
 from stamm.statistics.power import pooled_spread
 from stamm.statistics.sequential import shares_of
 from stamm.statistics.student_t import t_quantile
+from tools.evidence_plot import Estimate, draw
+from tools.evidence_studies import (
+    PAIRS,
+    SCALES,
+    bits_by_seed,
+    decomposition,
+    diverged,
+    history,
+    hits,
+    ladder,
+    ladder_bits,
+)
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "evidence.md", ROOT / "docs" / "evidence"
 PLOT = ROOT / "docs" / "images" / "evidence.svg"
 SPREADS = ROOT / "src" / "stamm" / "compare" / "spreads.json"
-_PLOT_STYLE = (
-    "text{font:12px system-ui,sans-serif;fill:#222}.claim{font-weight:600}.head{fill:#f0f2f5}"
-    ".tick{text-anchor:middle;fill:#555}path,circle{stroke-width:2;fill:none}.grid{stroke:#e3e6ea;stroke-width:1}"
-    ".zero{stroke:#555;stroke-width:1}.lower{stroke:#0a6e8a;fill:#0a6e8a}.higher{stroke:#b3470f;fill:#b3470f}"
-    ".open{stroke:#777}circle.open{fill:#fff}text.lower,text.higher{stroke:none}"
-)
 HEAD = """# Evidence
 
 The claims of the papers behind stamm, and what was measured here.
 
-![Differences in held-out loss with their 95 % intervals, one line each.](images/evidence.svg)
+![Differences in held-out loss and in tokens to the same loss, with 95 % intervals.](images/evidence.svg)
 
-The plot has the differences in bits per byte of held-out text, of the arm that is named first from the other: left of 0 it
-has the lower loss. Intervals are 95 % over seeds, corrected for arms and looks ([comparisons.md](comparisons.md)).
-`python -m tools.evidence` writes this page and the plot from the committed results in `evidence/`.
+Left: differences in bits per byte of held-out text, of the arm that is named first from the other; left of 0 it has the lower loss.
+Right: tokens that it needs for the same training loss, where that was computed. The marker's form is the size, its colour the
+tokens a parameter, and the last column has both. Intervals are 95 % over seeds, corrected for arms and looks
+([comparisons.md](comparisons.md)). `python -m tools.evidence` writes this page and the plot from the committed results in `evidence/`.
 
-**Orders of activations (rows a, c, g, h) hold at these recipes' initialisation and learning rates only.** At 0.6 tokens a parameter the
-arms differ mostly in how fast the output of the feed-forward block can grow: in exploratory runs (one or two seeds, not registered) a
-constant factor of 4 on that output at the start, at the rate 2e-3, made SwiGLU, the worst arm of row a, equal to ReLU² or better, and one
-learned scale with a fast rate moved ReLU² by 0.06 to 0.11 bits per byte, several times the differences between the functions. Which part
-is shape and which is scale is an open question ([log](log/2026-11-26-scale-of-the-block.md)).
+**Orders of activations (a, c, g, h) hold at these recipes' initialisation and learning rates only.** At 0.6 tokens a parameter the
+arms differ mostly in how fast the output of the feed-forward block can grow, as exploratory runs show
+([log](log/2026-11-26-scale-of-the-block.md)); claims i separate this scale from the shape of the function, and claim j follows the differences over
+sizes and lengths.
 
 ## Claims
 
-| | claim | verdict |
-|---|---|---|
+| | claim | verdict | files |
+|---|---|---|---|
 """
 DETAILS = """
 The verdict is *shown*, *not shown* with the differences that are excluded, or *contradicted*; of pairs of arms, which loss is *lower* or
-*higher*.
+*higher*. *Planned* claims have a recipe and no result yet. Where the file of a plan is not kept, its SHA-256 begins as given.
 
 ## Measurements
 
@@ -78,104 +88,138 @@ for arms and looks.
 
 def page(folder: Path = FOLDER) -> str:
     """The page as Markdown."""
-    claims = _read(folder / "claims.json")
-    results = [(claim, *measured(claim, folder)) for claim in claims]
-    rows = [f"| {claim['key']} | {claim['claim']} | {verdict} |\n" for claim, _, verdict in results]
-    return HEAD + "".join(rows) + DETAILS + "".join(_detail(*result) for result in results)
+    results = [
+        (number, claim, *measured(claim, folder))
+        for number, claim in numbered(_read(folder / "claims.json"))
+    ]
+    rows = [
+        f"| {number} | {claim['claim']} | {verdict} | {_links(number, claim, folder)} |\n"
+        for number, claim, _, verdict in results
+    ]
+    details = "".join(_detail(*result) for result in results)
+    text = HEAD + "".join(rows) + DETAILS + details
+    if (folder / "history.json").is_file():
+        text += decomposition(folder) + ladder(folder) + history(folder, partial(_was, folder))
+    return text
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A difference in bits per byte with its interval: a line of the plot."""
+def numbered(claims: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Claims with their numbers: a1, a2, b1."""
+    counts: dict[str, int] = {}
+    named = []
+    for claim in claims:
+        counts[claim["key"]] = counts.get(claim["key"], 0) + 1
+        named.append((f"{claim['key']}{counts[claim['key']]}", claim))
+    return named
 
-    label: str
-    mean: float
-    low: float
-    high: float
 
-    def text(self) -> str:
-        """ "+0.0162 (+0.0130 to +0.0194)"."""
-        return f"{self.mean:+.4f} ({self.low:+.4f} to {self.high:+.4f})"
+def _links(number: str, claim: Mapping[str, Any], folder: Path) -> str:
+    """The plan, the results and the command of a claim; the hash of a plan whose file is not kept."""
+    links = []
+    for name in _results(claim):
+        plan = name.removesuffix(".json") + "_plan.json"
+        found = _read(folder / name) if (folder / name).is_file() else {}
+        if (folder / plan).is_file():
+            links.append(f"[plan](evidence/{plan})")
+        elif sha256 := found.get("plan_sha256"):
+            links.append(f"plan {sha256[:8]}")
+        if found:
+            links.append(f"[data](evidence/{name})")
+    if "plan" in claim and not links:
+        links.append(f"[plan]({claim['plan']})")
+    return " · ".join([*links, f"[command](#{number})"] if claim["command"] else links)
+
+
+def _was(folder: Path, entry: Mapping[str, Any]) -> str:
+    """The differences of a superseded result."""
+    found = _differences(entry, _read(folder / entry["result"]))
+    return "; ".join(
+        f"{arm} {estimate.text()} against {rival}"
+        for (arm, rival), (estimate, _) in zip(entry["pairs"], found, strict=True)
+    )
 
 
 def estimates(claim: Mapping[str, Any], folder: Path) -> list[Estimate]:
     """The differences in held-out loss that a claim is about; none of a trend, a slope or memorization."""
-    if not claim.get("result") or claim.keys() & {"why", "measure", "repeats"}:
+    if not _is_there(claim, folder) or claim.keys() & {"why", "measure", "repeats", "results"}:
         return []
     found = _read(folder / claim["result"])
     if "search" in claim:
         return [
             Estimate(
-                f"{found['finalist']} against {found['baseline']}, {one['name'].replace('_', ' ')}",
+                f"finalist, {one['name'].replace('_', ' ')}",
                 one["difference"],
                 one["low"],
                 one["high"],
+                one["parameters"],
+                None,
             )
             for one in found["confirmations"]
         ]
+    if "ladder" in claim:
+        return _largest(found)
     if "pairs" in claim:
         return [estimate for estimate, _ in _differences(claim, found)]
     line = next(line for line in found["lines"] if line["name"] == claim["arm"])
     if line.get("diverged") or not line["difference"]:
         return []
-    ends = line["difference"]["interval"]
-    return [
-        Estimate(
-            f"{claim['arm']} against {found['baseline']}", ends["mean"], ends["low"], ends["high"]
-        )
-    ]
+    return [_estimate(line, found["baseline"], line["difference"]["interval"], found["baseline"])]
+
+
+def _estimate(
+    line: Mapping[str, Any], rival: str, ends: Mapping[str, float], baseline: str
+) -> Estimate:
+    tokens = line.get("log_tokens") if rival == baseline else None
+    return Estimate(
+        f"{line['name']} − {rival}",
+        ends["mean"],
+        ends["low"],
+        ends["high"],
+        line["parameters"],
+        line["tokens"],
+        (tokens["mean"], tokens["low"], tokens["high"]) if tokens else None,
+    )
+
+
+def _largest(found: Mapping[str, Any]) -> list[Estimate]:
+    """The pairs of arms at the point of the ladder with the most work, of each scale."""
+    estimated = []
+    for scale in SCALES:
+        mine = [point for point in found["points"] if point["scale"] == scale]
+        if not mine:
+            continue
+        point = max(mine, key=lambda p: p["parameters"][p["baseline"]] * p["tokens"][p["baseline"]])
+        bits = ladder_bits(point)
+        for arm, rival in PAIRS:
+            apart = [bits[arm][seed] - bits[rival][seed] for seed in bits[arm]]
+            keys = ("parameters", "tokens", "log_tokens")
+            line = {"name": arm, **{key: point[key][arm] for key in keys}}
+            ends = asdict(interval(apart, 1 - 0.05 / len(PAIRS)))
+            one = _estimate(line, rival, ends, point["baseline"])
+            estimated.append(replace(one, label=f"{one.label}, {scale.replace('_', ' ')}"))
+    return estimated
+
+
+def _is_there(claim: Mapping[str, Any], folder: Path) -> bool:
+    names = _results(claim)
+    return bool(names) and all((folder / name).is_file() for name in names)
 
 
 def plot(folder: Path = FOLDER) -> str:
     """The forest plot of all differences in held-out loss, as SVG."""
     rows: list[Estimate | str] = []
-    for claim in _read(folder / "claims.json"):
+    for number, claim in numbered(_read(folder / "claims.json")):
         if lines := estimates(claim, folder):
-            rows += [f"{claim['key']}  {claim['claim']}", *lines]
-    numbers = [end for row in rows if isinstance(row, Estimate) for end in (row.low, row.high)]
-    low, high = math.floor(min(numbers) * 20) / 20, math.ceil(max(numbers) * 20) / 20
-    bottom = 30 + 20 * len(rows)
-
-    def x(value: float) -> float:
-        return round(270 + (value - low) / (high - low) * 380, 1)
-
-    parts = []
-    for i in range(round((high - low) * 20) + 1):
-        tick = low + i / 20
-        parts.append(
-            f'<path class="{"zero" if abs(tick) < 1e-9 else "grid"}" d="M{x(tick)} 24V{bottom}"/>'
-        )
-        parts.append(f'<text class="tick" x="{x(tick)}" y="{bottom + 16}">{tick:+.2f}</text>')
-    for number, row in enumerate(rows):
-        y = 40 + 20 * number
-        if isinstance(row, str):
-            shown = row if len(row) <= 118 else f"{row[:117].rsplit(' ', 1)[0]} …"
-            parts.append(f'<rect x="8" y="{y - 11}" width="844" height="17" class="head"/>')
-            parts.append(f'<text class="claim" x="14" y="{y + 2}">{html.escape(shown)}</text>')
-            continue
-        side = "lower" if row.high < 0 else "higher" if row.low > 0 else "open"
-        parts.append(f'<text x="24" y="{y + 2}">{html.escape(row.label)}</text>')
-        parts.append(f'<path class="{side}" d="M{x(row.low)} {y - 2}H{x(row.high)}"/>')
-        parts.append(f'<circle class="{side}" cx="{x(row.mean)}" cy="{y - 2}" r="4"/>')
-        parts.append(f'<text x="656" y="{y + 2}">{row.text()}</text>')
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 {bottom + 48}" role="img">\n'
-        "<title>Differences in held-out loss, in bits per byte, with their 95 % intervals</title>\n"
-        f"<style>{_PLOT_STYLE}</style>\n"
-        f'<rect width="860" height="{bottom + 48}" fill="#fff"/>\n'
-        '<text class="lower" x="270" y="16">← lower loss</text>'
-        '<text class="higher" x="650" y="16" text-anchor="end">higher loss →</text>\n'
-        + "\n".join(parts)
-        + f'\n<text class="tick" x="460" y="{bottom + 36}">difference, bits per byte; hollow: the interval has 0 in it</text>\n</svg>\n'
-    )
+            rows += [f"{number}  {claim['claim']}", *lines]
+    return draw(rows)
 
 
 def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     """What was measured, and the verdict."""
     if claim.get("why"):
         return "", f"cannot be tried: {claim['why']}"
-    if not claim.get("result") and not claim.get("results"):
-        return "", "not yet measured"
+    if not _is_there(claim, folder):
+        return "", "planned"
     if "results" in claim:
         return _trend(claim, [_read(folder / name) for name in claim["results"]])
     found = _read(folder / claim["result"])
@@ -183,13 +227,15 @@ def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
         return _slope(claim, found)
     if "repeats" in claim:
         return _memorization(claim, found)
+    if "ladder" in claim:
+        return _ladder(found, folder)
     if "pairs" in claim:
         return _pairs(claim, found)
     if "search" in claim:
         return _search(found)
     lines = {line["name"]: line for line in found["lines"]}
     line, base = lines[claim["arm"]], lines[found["baseline"]]
-    if gone := _diverged([line, base]):
+    if gone := diverged([line, base]):
         return "", gone
     ends, seeds = line["difference"]["interval"], line["bits"]["count"]
     said = (
@@ -203,11 +249,25 @@ def measured(claim: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     return said, f"{verdict} (exploratory)" if found["exploratory"] else verdict
 
 
+def _ladder(found: Mapping[str, Any], folder: Path) -> tuple[str, str]:
+    points = found["points"]
+    sizes = sorted({point["parameters"][point["baseline"]] for point in points})
+    lengths = sorted({point["tokens"][point["baseline"]] for point in points})
+    said = (
+        f"{len(points)} points, {count_text(sizes[0])} to {count_text(sizes[-1])} parameters, "
+        f"{count_text(lengths[0])} to {count_text(lengths[-1])} tokens"
+    )
+    hit, of_all = hits(folder)
+    if not of_all:
+        return said, "measured, no prediction"
+    return said, f"{hit} of {of_all} predicted values in their intervals"
+
+
 def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
     """Every pair of arms, paired by seed, at the level of the look that ended the comparison."""
     lines = {line["name"]: line for line in found["lines"]}
     said, verdicts = [], []
-    if gone := _diverged([lines[name] for pair in claim["pairs"] for name in pair]):
+    if gone := diverged([lines[name] for pair in claim["pairs"] for name in pair]):
         return "", gone
     for (arm, rival), (estimate, shown) in zip(
         claim["pairs"], _differences(claim, found), strict=True
@@ -225,7 +285,7 @@ def _pairs(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
 
 def _differences(claim: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[Estimate, bool]]:
     """The difference of each pair of arms, and whether it is shown."""
-    bits = _bits_by_seed(found)
+    bits = bits_by_seed(found)
     looks, level = tuple(claim["looks"]), 1 - (1 - found["confidence"]) / len(claim["pairs"])
     estimated = []
     for arm, rival in claim["pairs"]:
@@ -235,16 +295,10 @@ def _differences(claim: Mapping[str, Any], found: Mapping[str, Any]) -> list[tup
         ends = one.interval
         if ends.low is None or ends.high is None:
             raise ValueError(f"{arm} against {rival} has no interval")
-        label = f"{arm} against {rival}"
-        estimated.append((Estimate(label, ends.mean, ends.low, ends.high), one.shown))
+        line = next(line for line in found["lines"] if line["name"] == arm)
+        ends_of = {"mean": ends.mean, "low": ends.low, "high": ends.high}
+        estimated.append((_estimate(line, rival, ends_of, found["baseline"]), one.shown))
     return estimated
-
-
-def _bits_by_seed(found: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    return {
-        name: {int(seed): value for seed, value in one["bits_per_byte"].items()}
-        for name, one in found["by_seed"].items()
-    }
 
 
 def spreads(folder: Path = FOLDER) -> list[dict[str, Any]]:
@@ -253,11 +307,13 @@ def spreads(folder: Path = FOLDER) -> list[dict[str, Any]]:
     for name in sorted(
         {name for claim in _read(folder / "claims.json") for name in _results(claim)}
     ):
+        if not (folder / name).is_file():
+            continue
         read = _read(folder / name)
         lines = read.get("lines", []) if isinstance(read, dict) else []
         if not lines or "by_seed" not in read:
             continue
-        spread = pooled_spread(_bits_by_seed(read), read["baseline"], ())
+        spread = pooled_spread(bits_by_seed(read), read["baseline"], ())
         if spread is None:
             continue
         base = next(line for line in lines if line["name"] == read["baseline"])
@@ -283,7 +339,7 @@ def _results(claim: Mapping[str, Any]) -> list[str]:
 
 def _seeds_of_pair(claim: Mapping[str, Any], found: Mapping[str, Any]) -> int:
     """Seeds of the last pair."""
-    bits = _bits_by_seed(found)
+    bits = bits_by_seed(found)
     arm, rival = claim["pairs"][-1]
     return len(bits[arm].keys() & bits[rival].keys())
 
@@ -292,12 +348,6 @@ def _share(line: Mapping[str, Any], rival: Mapping[str, Any]) -> str:
     """ " with 70 % of the tokens": of an arm that was given fewer."""
     share = line["tokens"] / rival["tokens"]
     return f" with {100 * share:.0f} % of the tokens" if share < 0.9 else ""
-
-
-def _diverged(lines: Sequence[Mapping[str, Any]]) -> str:
-    """ "swiglu diverged": an arm that did has no mean; "" where none did."""
-    gone = dict.fromkeys(line["name"] for line in lines if line.get("diverged"))
-    return f"{', '.join(gone)} diverged" if gone else ""
 
 
 def _search(found: Mapping[str, Any]) -> tuple[str, str]:
@@ -347,7 +397,7 @@ def _trend(claim: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> tu
         line = next(one for one in found["lines"] if one["name"] == claim["arm"])
         rival = claim.get("rival", found["baseline"])
         base = bits[rival]
-        if gone := _diverged(
+        if gone := diverged(
             [one for one in found["lines"] if one["name"] in (claim["arm"], rival)]
         ):
             return "", gone
@@ -440,21 +490,34 @@ def _slope(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
     return said, "not shown"
 
 
-def _detail(claim: Mapping[str, Any], said: str, verdict: str) -> str:
-    """Heading, numbers and command of a claim."""
+def _detail(number: str, claim: Mapping[str, Any], said: str, verdict: str) -> str:
+    """Heading, claim, numbers and command."""
     published = ": ".join(part for part in (claim["source"], claim["published"]) if part)
     lines = [f"- published: {published}\n"] if published else []
     lines += [f"- measured: {part}\n" for part in said.split("; ") if part]
     command = f"\n```\n{claim['command']}\n```\n" if claim["command"] else ""
-    return (
-        f"\n### {claim['key']}: {claim['claim']}\n\n{''.join(lines)}- verdict: {verdict}\n{command}"
-    )
+    return f"\n### {number}\n\n{claim['claim']}\n\n{''.join(lines)}- verdict: {verdict}\n{command}"
+
+
+def add(run: Path, name: str, folder: Path = FOLDER) -> None:
+    """Copy the result and the plan of a finished comparison.
+
+    Raises   ValueError where its arms do not have the seeds of one planned look
+    """
+    found, plan = _read(run / "comparison.json"), _read(run / "plan" / "plan.json")
+    counts = {line["bits"]["count"] if line["bits"] else 0 for line in found["lines"]}
+    if len(counts) > 1 or not counts <= set(plan["looks"]):
+        raise ValueError(f"{run} has {sorted(counts)} seeds, and looks after {plan['looks']}")
+    for source, target in (("comparison.json", ""), ("plan/plan.json", "_plan")):
+        (folder / f"{name}{target}.json").write_bytes((run / source).read_bytes())
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["memorization"]:
         print(json.dumps(collected([Path(word) for word in sys.argv[2:]]), indent=1))
     else:
+        if sys.argv[1:2] == ["add"]:
+            add(Path(sys.argv[2]), sys.argv[3])
         write_text(PAGE, page())
         write_text(PLOT, plot())
         write_text(SPREADS, json.dumps(spreads(), indent=1) + "\n")

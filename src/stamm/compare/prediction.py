@@ -25,6 +25,7 @@ from stamm.statistics.student_t import t_quantile
 
 DRAWS = 400
 _SEED = 20_261_127
+_LAW = ("floor", "parameter_power", "token_power")
 _POINT = re.compile(r"(\d[\d.e+]*)x(\d[\d.e+]*)")
 
 
@@ -46,6 +47,7 @@ class ArmPrediction:
     """The loss of an arm, and its difference to the baseline, in bits per byte with 95 % intervals.
 
     law          fitted to the means over seeds
+    law_ends     its floor and powers with the middle 95 % of the draws
     residual     root mean square of means minus law
     """
 
@@ -53,6 +55,7 @@ class ArmPrediction:
     loss: MeanInterval
     difference: MeanInterval | None
     law: ScalingLaw
+    law_ends: dict[str, MeanInterval]
     residual: float
 
 
@@ -142,11 +145,13 @@ def predict_losses(
     arms = [arm for arm in points[0].bits if all(arm in point.bits for point in points)]
     draw = np.random.default_rng(_SEED)
     losses: dict[str, list[float]] = {arm: [] for arm in arms}
+    drawn: dict[str, list[ScalingLaw]] = {arm: [] for arm in arms}
     laws = {arm: _fitted(points, arm, None) for arm in arms}
     for _ in range(DRAWS):
         taken = [draw.integers(0, len(next(iter(p.bits.values()))), len(next(iter(p.bits.values())))) for p in points]  # fmt: skip
         for arm in arms:
-            losses[arm].append(_fitted(points, arm, taken).loss(parameters, tokens))
+            drawn[arm].append(_fitted(points, arm, taken))
+            losses[arm].append(drawn[arm][-1].loss(parameters, tokens))
     # Few comparisons determine a point beyond all of them.
     freedom = sum(sorted(len(point.bits[baseline]) - 1 for point in points)[:3])
     best = {arm: laws[arm].loss(parameters, tokens) for arm in arms}
@@ -167,6 +172,7 @@ def predict_losses(
                     freedom,
                 ),
                 law=laws[arm],
+                law_ends={name: _middle(laws[arm], drawn[arm], name) for name in _LAW},
                 residual=math.sqrt(
                     statistics.fmean(
                         (_mean(p, arm) - laws[arm].loss(p.parameters[arm], p.tokens[arm])) ** 2
@@ -177,6 +183,12 @@ def predict_losses(
             for arm in arms
         ),
     )
+
+
+def _middle(law: ScalingLaw, drawn: Sequence[ScalingLaw], name: str) -> MeanInterval:
+    low, high = np.percentile([getattr(fitted, name) for fitted in drawn], (2.5, 97.5))
+    best: float = getattr(law, name)
+    return MeanInterval(mean=best, low=min(float(low), best), high=max(float(high), best))
 
 
 def _mean(point: LossPoint, arm: str) -> float:

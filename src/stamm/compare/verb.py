@@ -134,8 +134,9 @@ def arm_costs(config: Comparison) -> list[ArmCost]:
     """Costs of the arms of a comparison, tuning included."""
     costs, seeds = [], len(config.seeds)
     for name, run in config.runs().items():
-        trials = config.tuning.trials(run)
-        short = config.short(run, config.tuning.rates[0])
+        tuning = config.tuning_of(name)
+        trials = tuning.trials(run)
+        short = config.short(run, tuning.rates[0])
         costs.append(
             ArmCost(
                 name=name,

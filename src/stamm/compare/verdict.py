@@ -549,9 +549,7 @@ def _fairness(compared: Compared, lines: Sequence[ArmLine]) -> str:
             f"differ by at most {_spread([line.seconds for line in lines])}"
         )
     if trials == {0}:
-        return (
-            f"{equal}. All arms have one learning rate, that of the configuration; none was tuned."
-        )
+        return f"{equal}. Learning rates are those of the configuration; none was tuned here."
     return (
         f"{equal}. {effort} of {percent(compared.short, 0)} of the length, by the training loss at "
         "their ends, with a seed of their own."

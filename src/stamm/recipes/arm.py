@@ -18,6 +18,7 @@ class ArmOverrides(Bounded):
     """Changes of an arm beside its feed-forward block; None: as in the recipe.
 
     schedule      a comparison chooses its peak by tuning
+    rates         learning rates to choose from in a comparison, in place of `tuning.rates`
     goldfish      Goldfish loss mask, where the recipe trains on every token or by another mask
     structured    use and training of structured matrices; of `ffn.linear`
     init_std      standard deviation of every matrix at the start
@@ -27,6 +28,7 @@ class ArmOverrides(Bounded):
 
     optimizer: OptimizerConfig | None = None
     schedule: Schedule | None = None
+    rates: tuple[Positive, ...] | None = None
     goldfish: Goldfish | None = None
     qk_norm: bool | None = None
     structured: Structured | None = None

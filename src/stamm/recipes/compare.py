@@ -122,8 +122,8 @@ class Comparison:
     pretrain     shared by the arms: its model takes each arm's block, its schedule each arm's rate;
                  non-finite losses do not stop a run: an arm that diverges loses
     arms         two or more, or one where a search adds another, each with its block and `overrides`
-                 (optimizer, schedule, Goldfish loss, QK-norm, self-guided training, initial standard
-                 deviation, length); self-guided ones need EqualFlops, which counts their guides
+                 (optimizer, schedule, rates, Goldfish loss, QK-norm, self-guided training, initial
+                 standard deviation, length); self-guided ones need EqualFlops, which counts their guides
     baseline     the arm that the others are compared with; its width and its length are as given
     matched      EqualParameters, EqualFlops or EqualTime
     seeds        of the compared runs; a seed sets data order and initial weights, and parameters
@@ -230,6 +230,8 @@ class Comparison:
                 ),
             )
         self.matched_arms()
+        for name in names:
+            self.tuning_of(name)
         if self.tuning.shape_factors:
             validate(
                 self.tuning,
@@ -243,6 +245,14 @@ class Comparison:
     def baseline_arm(self) -> Arm:
         """The arm that the others are compared with."""
         return next(arm for arm in self.arms if arm.name == self.baseline)
+
+    def tuning_of(self, name: str) -> Tuning:
+        """The tuning of the arm called `name`, with its own rates where it has some.
+
+        Raises   ConfigError where `tuning` refuses them
+        """
+        rates = next(arm.overrides.rates for arm in self.arms if arm.name == name)
+        return self.tuning if rates is None else replace(self.tuning, rates=rates)
 
     def matched_arms(self) -> tuple[Arm, ...]:
         """The arms with their matched widths and scales."""
@@ -377,7 +387,8 @@ class Comparison:
 
     def _tuning_steps(self, arm: str, run: PretrainConfig) -> list[Step]:
         paced = isinstance(self.matched, EqualTime)
-        grid = self.tuning.grid(run)
+        tuning = self.tuning_of(arm)
+        grid = tuning.grid(run)
         shaped = any(factor is not None for _, factor in grid)
         trials = [
             _train(
@@ -402,7 +413,7 @@ class Comparison:
                 _train(
                     f"tune.{arm}.{number}",
                     f"tune/{arm}/{number}",
-                    replace(self.short(run, self.tuning.rates[0]), tuned=str(entry)),
+                    replace(self.short(run, tuning.rates[0]), tuned=str(entry)),
                     chosen,
                 )
                 for entry, number in enumerate((len(trials), len(trials) + 1))
@@ -414,7 +425,7 @@ class Comparison:
                 arm=arm, trials=len(trials), margin=self.tuning.margin, shaped=shaped
             )
         else:
-            config = ChoiceConfig(arm=arm, trials=0, rate=self.tuning.rates[0])
+            config = ChoiceConfig(arm=arm, trials=0, rate=tuning.rates[0])
         choose = rate_step("choose", f"choose.{arm}", "chosen", config, trials, timed=paced)
         return [*steps, choose]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -51,6 +52,7 @@ def resolve(word: str, overrides: Sequence[str]) -> Resolved:
     """
     name, build = _find(word)
     file = Path(_parts(word)[0])
+    build, rest = _with_parameters(build, overrides)
     config = build() if file.suffix != ".py" else with_home(guarded(file, build))
     if not isinstance(config, catalog.Config):
         raise ConfigError(
@@ -58,7 +60,30 @@ def resolve(word: str, overrides: Sequence[str]) -> Resolved:
             fix="Return a Study, a CorpusRecipe or a PretrainConfig",
         )
     source = str(file) if file.suffix == ".py" else ""
-    return overridden(name, config, overrides, source)
+    return replace(overridden(name, config, rest, source), overrides=tuple(overrides))
+
+
+def _with_parameters(
+    build: Callable[..., Any], overrides: Sequence[str]
+) -> tuple[Callable[[], Any], list[str]]:
+    """The recipe's function with the overrides that name its parameters, and the other overrides.
+
+    Parameters have a default, so that every recipe can be listed; values are typed by their annotations.
+    """
+    parameters = inspect.signature(build, eval_str=True).parameters
+    if not parameters:
+        return build, list(overrides)
+    kind = dataclasses.make_dataclass(
+        build.__name__,
+        [
+            (name, p.annotation, dataclasses.field(default=p.default))
+            for name, p in parameters.items()
+        ],
+        frozen=True,
+    )
+    own = [text for text in overrides if _first_key(text) in parameters]
+    values = dataclasses.asdict(override(kind(), own))
+    return functools.partial(build, **values), [text for text in overrides if text not in own]
 
 
 def overridden(
@@ -144,7 +169,7 @@ def _find(word: str) -> tuple[str, Any]:
         if inspect.isfunction(value)
         and value.__module__ == module.__name__
         and not name.startswith("_")
-        and not inspect.signature(value).parameters
+        and all(p.default is not p.empty for p in inspect.signature(value).parameters.values())
     }
     if not function and len(own) > 1 and file.stem not in own:
         raise ConfigError(

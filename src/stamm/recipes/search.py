@@ -209,10 +209,16 @@ class Search:
         pretrain = replace(base.pretrain, sequences=total, schedule=schedule)
         tuning = replace(base.tuning, rates=this.rates or base.tuning.rates)
         arms = tuple(
-            arm
-            if (own := arm.overrides.schedule) is None
-            else replace(arm, overrides=replace(arm.overrides, schedule=shortened(own, share)))
+            replace(
+                arm,
+                overrides=replace(
+                    own,
+                    schedule=None if own.schedule is None else shortened(own.schedule, share),
+                    rates=None if this.rates else own.rates,
+                ),
+            )
             for arm in base.arms
+            for own in (arm.overrides,)
         )
         comparison = replace(base, arms=arms, pretrain=pretrain, seeds=this.seeds, tuning=tuning)
         return self._with(comparison, names)

@@ -121,7 +121,7 @@ def _planned(name: str, candidates: str, compare: Comparison, more: int = 0) -> 
     """A comparison whose arms cost what its dearest does, with `more` arms."""
     runs, arms = compare.runs(), len(compare.arms) + more
     run, seeds = runs[compare.baseline], len(compare.seeds)
-    trials = max(compare.tuning.trials(other) for other in runs.values())
+    trials = max(compare.tuning_of(name).trials(other) for name, other in runs.items())
     short = compare.short(run, compare.tuning.rates[0])
     return PlannedComparison(
         name=name,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from tools.evidence import (
     PAGE,
     PLOT,
     SPREADS,
+    add,
     collected,
     estimates,
     measured,
@@ -25,6 +28,7 @@ from tools.evidence import (
     plot,
     spreads,
 )
+from tools.evidence_studies import decomposition, ladder
 
 
 def test_the_page_is_what_the_committed_results_give() -> None:
@@ -32,11 +36,20 @@ def test_the_page_is_what_the_committed_results_give() -> None:
     assert PLOT.read_text(encoding="utf-8") == plot()
     assert json.loads(SPREADS.read_text(encoding="utf-8")) == spreads()
     claims = json.loads((FOLDER / "claims.json").read_text(encoding="utf-8"))
-    assert sorted({claim["key"] for claim in claims}) == list("abcdefgh")
+    assert sorted({claim["key"] for claim in claims}) == list("abcdefghij")
+    missing = [
+        claim
+        for claim in claims
+        if not all(
+            (FOLDER / name).is_file()
+            for name in [claim.get("result"), *claim.get("results", ())]
+            if name
+        )
+    ]
     # Once in the list of claims, once with its measurements
-    assert page().count("not yet measured") == 2 * sum(
-        not claim.get("result") and not claim.get("results") for claim in claims
-    )
+    assert page().count("| planned |") == page().count("- verdict: planned") == len(missing)
+    links = re.findall(r"\]\(((?:evidence|log|images)/[^)]+)\)", page())
+    assert not [link for link in links if not (PAGE.parent / link).is_file()]
 
 
 @pytest.mark.parametrize(
@@ -63,11 +76,14 @@ def test_a_verdict_follows_from_the_result(tmp_path: Path, apart: float, verdict
     assert found[0].endswith("; 1M parameters, 246k tokens, 3 seeds")
     write(tmp_path / "claims.json", [{**claim, "result": "mine/comparison.json"}])
     text = page(tmp_path)
-    assert f"| a | c | {found[1]} |\n" in text
+    assert f"| a1 | c | {found[1]} | [data](evidence/mine/comparison.json) |\n" in text
     assert f"- measured: {found[0].partition('; ')[0]}\n" in text
     (drawn,) = estimates({**claim, "result": "mine/comparison.json"}, tmp_path)
     assert found[0].startswith(f"{drawn.text()} against swiglu")
-    assert plot(tmp_path).count("<circle") == 1
+    assert drawn.size() == "1M · 0.25"
+    # One of the legend, the difference (hollow around 0), and the tokens to the same loss
+    assert plot(tmp_path).count('<circle class="t0 open"') >= (apart == 0)
+    assert plot(tmp_path).count("<circle") == 2 + (drawn.log_tokens is not None)
 
 
 @pytest.mark.parametrize(
@@ -215,3 +231,117 @@ def test_the_verdict_of_a_search(tmp_path: Path, winner: str) -> None:
     write(tmp_path / "search.json", {**result, "state": "confirming", "confirmations": [one]})
     with pytest.raises(ValueError, match="confirming, not complete"):
         measured({"search": True, "result": "search.json"}, tmp_path)
+
+
+def scale_result(shift: float, noise: float) -> dict[str, object]:
+    """A comparison.json of three arms and two seeds, xielu `shift` above the others."""
+    bits = {"swiglu": (2.0, 2.2), "relu2": (2.0, 2.2), "xielu": (2.0 + shift, 2.2 + shift + noise)}
+    lines = [
+        {
+            "name": name, "parameters": 1_280_000, "tokens": 786_432, "log_tokens": None, "rate": 2e-3,
+            "at_edge": name == "relu2", "shape_factor": 30.0 if name == "xielu" else None, "factor_at_edge": False,
+        }
+        for name in bits
+    ]  # fmt: skip
+    by_seed = {
+        name: {"bits_per_byte": dict(zip(("101", "102"), values, strict=True))}
+        for name, values in bits.items()
+    }
+    return {
+        "lines": lines, "by_seed": by_seed, "baseline": "swiglu", "confidence": 0.95,
+        "exploratory": False,
+    }  # fmt: skip
+
+
+def test_the_decomposition_has_every_variant_that_is_there(tmp_path: Path) -> None:
+    assert "planned" in decomposition(tmp_path)
+    write(tmp_path / "scale_plain.json", scale_result(0.1, 0.0))
+    text = decomposition(tmp_path)
+    assert "| xielu − relu2 | +0.1000 (+0.1000 to +0.1000) |\n" in text
+    assert "| relu2 | 0.002* |\n" in text
+    assert "| xielu | 0.002 × 30 |\n" in text
+    assert "Change of the difference" not in text
+    write(tmp_path / "scale_learned.json", scale_result(0.02, 0.01))
+    text = decomposition(tmp_path)
+    # 0.02 and 0.03: t of 1 - 0.05 / 6 and 1 degree of freedom is 38.19, so 0.025 +- 0.191
+    assert (
+        "| xielu − relu2 | +0.1000 (+0.1000 to +0.1000) | +0.0250 (-0.1659 to +0.2159) |\n" in text
+    )
+    # -0.08 and -0.07, and one variant beside the plain one: the same quantile
+    assert "| xielu − relu2 | -0.0750 (-0.2659 to +0.1159) |\n" in text
+    assert "| xielu | -0.0750 (-0.2659 to +0.1159) |\n" in text
+    assert "| swiglu | +0.0000 (+0.0000 to +0.0000) |\n" in text
+    gone = scale_result(0.1, 0.0)
+    gone["lines"][0]["diverged"] = [101]  # type: ignore[index]
+    write(tmp_path / "scale_init.json", gone)
+    text = decomposition(tmp_path)
+    assert "Without the variant initial deviation 0.02, in which swiglu diverged." in text
+    assert text.count("initial deviation 0.02") == 1
+
+
+def test_a_prediction_is_held_against_its_measurement(tmp_path: Path) -> None:
+    for name in ("ladder_plan.json", "claims.json"):
+        (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
+    assert "No point is measured yet: planned." in ladder(tmp_path)
+    arms = ("swiglu", "relu2", "xielu")
+    point = {
+        "comparison": "p", "scale": "matched", "baseline": "swiglu", "plan_sha256": "",
+        "parameters": dict.fromkeys(arms, 1e6), "tokens": dict.fromkeys(arms, 2e7),
+        "rates": dict.fromkeys(arms, 1e-3),
+        "log_tokens": {"swiglu": None, "relu2": {"mean": math.log(0.9), "low": math.log(0.8), "high": 0.0}, "xielu": None},
+        "bits": {"swiglu": {"1": 1.5, "2": 1.6}, "relu2": {"1": 1.4, "2": 1.5}, "xielu": {"1": 1.5, "2": 1.7}},
+    }  # fmt: skip
+    law = {
+        "floor": 1.0, "parameter_term": 0.5, "parameter_power": 0.3, "token_term": 0.4, "token_power": 0.2,
+        "parameters": 1e6, "tokens": 2e7,
+    }  # fmt: skip
+    ends = {key: {"mean": 0.3, "low": 0.2, "high": 0.4} for key in ("floor", "parameter_power", "token_power")}  # fmt: skip
+    laws = [
+        {"arm": "swiglu", "law": law, "law_ends": ends, "residual": 0.001},
+        # Better where runs are short: the laws cross where both token terms are equal, at 2e7 tokens.
+        {"arm": "relu2", "law": {**law, "token_power": 0.1}, "law_ends": ends, "residual": 0.001},
+        {"arm": "xielu", "law": {**law, "floor": 1.1, "token_power": 0.3}, "law_ends": ends, "residual": 0.001},
+    ]  # fmt: skip
+    half = {**point, "tokens": dict.fromkeys(arms, 1e7)}
+    write(
+        tmp_path / "ladder.json",
+        {"points": [half, point], "laws": {"matched": laws, "as_is": []}},
+    )
+    prediction = {
+        "comparisons": ["a", "b", "c", "d", "e"], "baseline": "swiglu", "parameters": 1e6, "tokens": 2e7,
+        "arms": [
+            {"arm": "swiglu", "loss": {"mean": 1.5, "low": 1.4, "high": 1.6}, "difference": None},
+            {"arm": "relu2", "loss": {"mean": 1.6, "low": 1.5, "high": 1.7}, "difference": {"mean": -0.1, "low": -0.2, "high": 0.0}},
+        ],
+    }  # fmt: skip
+    write(tmp_path / "ladder_prediction_matched_1.json", prediction)
+    text = ladder(tmp_path)
+    assert "| 1M | 20M | 20 | 2 | 1.5500 | +0.1500 (-1.7594 to +2.0594) | -0.1000" in text
+    assert "| -10.0 % (-20.0 to +0.0) |" in text
+    assert "| relu2 | 0.300 (0.200 to 0.400) |" in text
+    assert "Fitted laws cross" in text
+    sha256 = hashlib.sha256((tmp_path / "ladder_prediction_matched_1.json").read_bytes())
+    assert sha256.hexdigest() in text
+    assert re.search(
+        r"\| swiglu \| 1.5000 \(1.4000 to 1.6000\) \| 1.5500 \([^)]*\) \| yes \|", text
+    )
+    assert re.search(r"\| relu2 \| 1.6000 [^|]*\| 1.4500 [^|]*\| no \|", text)
+    assert re.search(r"\| relu2 − swiglu \| -0.1000 [^|]*\| -0.1000 [^|]*\| yes \|", text)
+    claim = {"ladder": True, "result": "ladder.json"}
+    said, verdict = measured(claim, tmp_path)
+    assert said == "2 points, 1M to 1M parameters, 10M to 20M tokens"
+    assert verdict == "2 of 3 predicted values in their intervals"
+    labels = [estimate.label for estimate in estimates(claim, tmp_path)]
+    assert labels == [f"{pair}, matched" for pair in ("xielu − relu2", "relu2 − swiglu", "xielu − swiglu")]  # fmt: skip
+
+
+def test_a_finished_comparison_is_added_with_its_plan(tmp_path: Path) -> None:
+    bits = {"count": 8}
+    write(tmp_path / "run/comparison.json", {"lines": [{"bits": bits}, {"bits": bits}]})
+    write(tmp_path / "run/plan/plan.json", {"looks": [8, 16]})
+    add(tmp_path / "run", "mine", tmp_path)
+    assert (tmp_path / "mine.json").read_bytes() == (tmp_path / "run/comparison.json").read_bytes()
+    assert (tmp_path / "mine_plan.json").is_file()
+    write(tmp_path / "run/comparison.json", {"lines": [{"bits": bits}, {"bits": {"count": 7}}]})
+    with pytest.raises(ValueError, match=r"has \[7, 8\] seeds, and looks after \[8, 16\]"):
+        add(tmp_path / "run", "mine", tmp_path)
