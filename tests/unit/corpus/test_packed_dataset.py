@@ -190,15 +190,18 @@ def test_packing_again_gives_the_same_bytes_and_clears_leftovers(
         (lambda f: cut(f / "train-00000.idx", -12), "ends inside its head"),
         (lambda f: (f / "train-00000.idx").write_bytes(b"x" * 99), "is not a shard index"),
         (lambda f: (f / "manifest.json").unlink(), "manifest.json does not exist"),
-        (lambda f: edit(f, schema=9), "has schema 9, not 2"),
+        (lambda f: edit(f, schema=9), "has schema 9; stamm .* reads 2"),
         (lambda f: edit(f, vocabulary=None), "does not say how many ids there are"),
         (lambda f: edit(f, splits={}), "no split 'train'"),
-        (lambda f: edit(f, splits=None), "manifest.json names no splits"),
-        (lambda f: edit(f, splits={"train": {}}), "does not list the shards of 'train'"),
-        (lambda f: edit(f, splits={"train": {"shards": [{}]}}), "does not list the shards"),
+        (lambda f: edit(f, splits=None), "manifest.json, splits holds null, not an object"),
+        (lambda f: edit(f, splits={"train": {}}), "splits, train has no 'tokens', 'documents'"),
+        (
+            lambda f: edit(f, splits={"train": {"tokens": 1, "documents": 1, "shards": [{}]}}),
+            r"shards\[0\] has no 'name', 'tokens', 'sha256'",
+        ),
         (
             lambda f: (f / "manifest.json").write_text("[]"),
-            "is not the manifest of a packed corpus",
+            "holds a list, not an object",
         ),
     ],
 )
