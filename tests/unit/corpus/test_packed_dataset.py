@@ -188,7 +188,7 @@ def test_packing_again_gives_the_same_bytes_and_clears_leftovers(
             "train-00000.idx has .* bytes, its header declares",
         ),
         (lambda f: cut(f / "train-00000.idx", -12), "ends inside its head"),
-        (lambda f: (f / "train-00000.idx").write_bytes(b"x" * 99), "is not a shard index"),
+        (lambda f: (f / "train-00000.idx").write_bytes(b"x" * 99), "is not a Megatron index"),
         (lambda f: (f / "manifest.json").unlink(), "manifest.json does not exist"),
         (lambda f: edit(f, schema=9), "has schema 9; stamm .* reads 2"),
         (lambda f: edit(f, vocabulary=None), "does not say how many ids there are"),
