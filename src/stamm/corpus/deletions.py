@@ -208,11 +208,11 @@ def outcomes(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {**{name: counts[name] for name in names}, "first_unmatched": unmatched}
 
 
-def unmatched_text(counts: Mapping[str, Any], shown: int = 10) -> str:
+def unmatched_text(counts: Mapping[str, Any]) -> str:
     """One line that names the requests without a match; "" when there are none."""
     if not counts["unmatched"]:
         return ""
-    first: Sequence[Mapping[str, Any]] = counts["first_unmatched"][:shown]
+    first: Sequence[Mapping[str, Any]] = counts["first_unmatched"][:10]
     lines = ", ".join(f"{row['list']} line {row['line']}" for row in first)
     num_hidden = counts["unmatched"] - len(first)
     return (

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.base.files import read_json, sha256_file, sha256_value
-from stamm.corpus.shards import HEAD, MAGIC, check_uncut
+from stamm.corpus.shards import HEAD_BYTES, check_uncut, read_head
 from stamm.corpus.shuffle import Proof
 
 TYPES: dict[int, np.dtype[Any]] = {
@@ -231,9 +231,9 @@ def read_megatron(path: Path) -> MegatronFile:
         raise DataError(f"{error.filename} does not exist", fix=_FIX) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{index} cannot be read: {error}", fix=_FIX) from None
-    code, sequences, borders = _head(index, raw)
+    code, sequences, borders = read_head(index, raw, TYPES, _FIX)
     kind = TYPES[code]
-    at = len(MAGIC) + HEAD.size
+    at = HEAD_BYTES
     lengths = raw[at : at + 4 * sequences].view("<i4").astype(np.int64)
     offsets = raw[at + 4 * sequences : at + 12 * sequences].view("<i8").astype(np.int64)
     first = raw[at + 12 * sequences : at + 12 * sequences + 8 * borders].view("<i8")
@@ -259,28 +259,6 @@ def read_megatron(path: Path) -> MegatronFile:
         borders=np.unique(starts[first]) if tokens else np.zeros(1, dtype=np.int64),
         _tokens=np.memmap(data, dtype=kind, mode="r") if tokens else np.empty(0, dtype=kind),
     )
-
-
-def _head(index: Path, raw: NDArray[np.uint8]) -> tuple[int, int, int]:
-    """Type code, sequences and borders, after a check of the size of the index."""
-    head = len(MAGIC) + HEAD.size
-    start = raw[:head].tobytes()
-    if not start.startswith(MAGIC):
-        raise DataError(f"{index} is not a Megatron index: it begins with {start[:9]!r}", fix=_FIX)
-    if len(start) < head:
-        raise DataError(f"{index} ends inside its head, after {len(start)} bytes", fix=_FIX)
-    version, code, sequences, borders = HEAD.unpack(start[len(MAGIC) :])
-    if version != 1 or code not in TYPES:
-        raise DataError(f"{index} has version {version} and type {code}", fix=_FIX)
-    expected = head + 12 * sequences + 8 * borders
-    if len(raw) == expected + sequences and sequences:
-        raise DataError(
-            f"{index} has a mode for each sequence: it contains more than text",
-            fix="Write its text sequences to a file of their own",
-        )
-    if len(raw) != expected:
-        raise DataError(f"{index} has {len(raw)} bytes, its header declares {expected}", fix=_FIX)
-    return code, sequences, borders
 
 
 def _remark(files: Sequence[Mapping[str, Any]]) -> str:

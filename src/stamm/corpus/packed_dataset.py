@@ -12,16 +12,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
-from stamm.base.files import read_json, sha256_file
+from stamm.base.files import sha256_file
 from stamm.base.receipts import check_file
-from stamm.corpus.records import PackManifest
+from stamm.base.schema import read_record
+from stamm.corpus.records import PackManifest, PackSplit
 from stamm.corpus.shards import TokenShard, check_uncut, open_shard
 from stamm.corpus.shuffle import Proof
 from stamm.corpus.tables import columns, read_table
 from stamm.tokenizer.special_tokens import END_ID
 
-SCHEMA = PackManifest.SCHEMA
 MANIFEST = "manifest.json"
+_PACK_AGAIN = "Delete the packed corpus and pack again"
 SIDECAR_SCHEMA = columns(
     "document_id language source licence url probe_id stage:int64 occurrence:int64 start:int64 "
     "stop:int64 bytes:int64"
@@ -44,32 +45,32 @@ class PackedSplit:
     end_id: int | None = END_ID
 
     def __init__(
-        self, folder: Path, split: str, entry: dict[str, Any], vocabulary: int, examined: bool
+        self, folder: Path, split: str, entry: PackSplit, vocabulary: int, examined: bool
     ) -> None:
         self._folder = folder
-        self._entries: list[dict[str, Any]] = entry["shards"]
+        self._entries = entry.shards
         self._shards: list[TokenShard] = []
         self._unchecked = set() if examined else set(range(len(self._entries)))
         for shard in self._entries:
-            opened = open_shard(folder / shard["name"], checked=False)
-            if len(opened.tokens) != shard["tokens"]:
+            opened = open_shard(folder / shard.name, checked=False)
+            if len(opened.tokens) != shard.tokens:
                 raise DataError(
-                    f"{folder / shard['name']} holds {len(opened.tokens)} tokens, "
-                    f"the manifest declares {shard['tokens']}",
-                    fix="Delete the packed corpus and pack again",
+                    f"{folder / shard.name} holds {len(opened.tokens)} tokens, "
+                    f"the manifest declares {shard.tokens}",
+                    fix=_PACK_AGAIN,
                 )
             self._shards.append(opened)
         self.split = split
         self.vocabulary = vocabulary
         self._borders = np.cumsum([0, *(len(s.tokens) for s in self._shards)])
         self.num_tokens = int(self._borders[-1])
-        sizes = [stage["tokens"] for stage in entry.get("stages", [])] or [self.num_tokens]
+        sizes = [stage.tokens for stage in entry.stages] or [entry.tokens]
         stops = np.cumsum([0, *sizes]).tolist()
         if stops[-1] != self.num_tokens:
             raise DataError(
-                f"{folder / MANIFEST} declares {stops[-1]} tokens in stages, the shards of {split} "
+                f"{folder / MANIFEST} declares {stops[-1]} tokens, the shards of {split} "
                 f"contain {self.num_tokens}",
-                fix="Pack the corpus again",
+                fix=_PACK_AGAIN,
             )
         self.stages: tuple[tuple[int, int], ...] = tuple(itertools.pairwise(stops))
 
@@ -83,34 +84,12 @@ class PackedSplit:
         Raises   DataError when it is not there, was written by another version, or a shard is
                  truncated.
         """
-        manifest = read_json(folder / MANIFEST)
-        if not isinstance(manifest, dict):
+        manifest, entry = read_split(folder, split)
+        if manifest.vocabulary < 1:
             raise DataError(
-                f"{folder / MANIFEST} is not the manifest of a packed corpus",
-                fix="Pack the corpus again",
+                f"{folder / MANIFEST} does not say how many ids there are", fix=_PACK_AGAIN
             )
-        if manifest.get("schema") != SCHEMA:
-            raise DataError(
-                f"{folder / MANIFEST} has schema {manifest.get('schema')!r}, not {SCHEMA}",
-                fix="Pack the corpus again with this version",
-            )
-        splits = manifest.get("splits")
-        if not isinstance(splits, dict):
-            raise DataError(f"{folder / MANIFEST} names no splits", fix="Pack the corpus again")
-        if split not in splits:
-            raise DataError(f"{folder} has no split {split!r}", fix=f"Known: {', '.join(splits)}")
-        if not _is_split(splits[split]):
-            raise DataError(
-                f"{folder / MANIFEST} does not list the shards of {split!r} with name, tokens and "
-                "sha256",
-                fix="Pack the corpus again",
-            )
-        if not isinstance(manifest.get("vocabulary"), int):
-            raise DataError(
-                f"{folder / MANIFEST} does not say how many ids there are",
-                fix="Pack the corpus again",
-            )
-        return cls(folder, split, splits[split], manifest["vocabulary"], examined)
+        return cls(folder, split, entry, manifest.vocabulary, examined)
 
     def read(self, start: int, stop: int) -> NDArray[np.int64]:
         """Tokens start .. stop - 1 of the split, across shards.
@@ -128,7 +107,7 @@ class PackedSplit:
         while at < stop:
             first, last = int(self._borders[shard]), int(self._borders[shard + 1])
             end = min(stop, last)
-            name = f"{self._folder / self._entries[shard]['name']}.bin"
+            name = f"{self._folder / self._entries[shard].name}.bin"
             if shard in self._unchecked:
                 check_file(Path(name))
                 self._unchecked.discard(shard)
@@ -138,7 +117,7 @@ class PackedSplit:
                 self.examine([shard])  # damage is reported as such
                 raise DataError(
                     f"{name} has id {largest}, its tokenizer has {self.vocabulary} ids",
-                    fix="Delete the packed corpus and pack again",
+                    fix=_PACK_AGAIN,
                 )
             tokens[at - start : end - start] = ids
             at, shard = end, shard + 1
@@ -156,7 +135,7 @@ class PackedSplit:
     def sidecars(self, columns: list[str]) -> Iterator[pa.Table]:
         """The rows of `documents`, a shard's at a time, and no more columns than are asked for."""
         for entry in self._entries:
-            yield read_table(self._folder / f"{entry['name']}.documents.parquet", columns)
+            yield read_table(self._folder / f"{entry.name}.documents.parquet", columns)
 
     def _sidecars(self, columns: list[str]) -> pa.Table:
         if not self._entries:
@@ -181,14 +160,14 @@ class PackedSplit:
         seen: dict[int, Any] = {}
         for number in files:
             entry = self._entries[number]
-            for suffix, expected in entry["sha256"].items():
-                path = self._folder / f"{entry['name']}{suffix}"
+            for suffix, expected in entry.sha256.items():
+                path = self._folder / f"{entry.name}{suffix}"
                 if not path.is_file():
-                    raise DataError(f"{path} does not exist", fix="Pack the corpus again")
+                    raise DataError(f"{path} does not exist", fix=_PACK_AGAIN)
                 if sha256_file(path) != expected:
                     raise DataError(
                         f"{path} was altered: its hash is not the one in the manifest",
-                        fix="Delete the packed corpus and pack again",
+                        fix=_PACK_AGAIN,
                     )
             seen[number] = None
         return seen
@@ -198,12 +177,13 @@ class PackedSplit:
         return Proof(sha256=sha256_file(self._folder / MANIFEST))
 
 
-def _is_split(entry: object) -> bool:
-    shards = entry.get("shards") if isinstance(entry, dict) else None
-    return isinstance(shards, list) and all(
-        isinstance(shard, dict)
-        and isinstance(shard.get("name"), str)
-        and isinstance(shard.get("tokens"), int)
-        and isinstance(shard.get("sha256"), dict)
-        for shard in shards
-    )
+def read_split(folder: Path, split: str) -> tuple[PackManifest, PackSplit]:
+    """The manifest of the packed corpus in `folder`, and what it states of a split.
+
+    Raises   DataError when it cannot be read, or has no such split.
+    """
+    manifest = read_record(PackManifest, folder / MANIFEST, _PACK_AGAIN)
+    if split not in manifest.splits:
+        known = ", ".join(manifest.splits)
+        raise DataError(f"{folder} has no split {split!r}", fix=f"Known: {known}")
+    return manifest, manifest.splits[split]

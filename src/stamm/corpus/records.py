@@ -12,12 +12,23 @@ WITHDRAWN_IDS = "withdrawn_ids.txt"
 """Of a replay: the ids of the withdrawn documents, as a file of deletion requests."""
 
 
+def _check_counts(record: object) -> None:
+    """Raise FieldError for a number below 0, in a field or in a mapping."""
+    for name, value in vars(record).items():
+        numbers = value.values() if isinstance(value, Mapping) else (value,)
+        if any(isinstance(number, int) and number < 0 for number in numbers):
+            raise FieldError(name, "a whole number from 0")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DocumentSum:
     """Documents, and the bytes of their text."""
 
     documents: int
     bytes: int
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +152,9 @@ class CorpusSummary:
     duplicates_not_brought_back: Mapping[str, int] = field(default_factory=dict)
     deletion_requests: DeletionRequests | None = None
 
+    def __post_init__(self) -> None:
+        _check_counts(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRates:
@@ -228,6 +242,19 @@ class PackStage:
     documents: int
     tokens: int
 
+    def __post_init__(self) -> None:
+        _check_counts(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackShard:
+    """A shard of a split; sha256: hash of each of its files, by its ending."""
+
+    name: str
+    tokens: int
+    documents: int = 0
+    sha256: Mapping[str, str]
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackSplit:
@@ -243,7 +270,10 @@ class PackSplit:
     planted_tokens: int = 0
     tokens_by_language: Mapping[str, int] = field(default_factory=dict)
     stages: tuple[PackStage, ...] = ()
-    shards: tuple[Mapping[str, Any], ...] = ()
+    shards: tuple[PackShard, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
@@ -27,7 +27,8 @@ from stamm.base.files import atomic
 from stamm.base.receipts import check_file
 
 MAGIC = b"MMIDIDX\x00\x00"
-HEAD = struct.Struct("<QBQQ")
+_HEAD = struct.Struct("<QBQQ")
+HEAD_BYTES = len(MAGIC) + _HEAD.size
 _TYPES: dict[int, np.dtype[np.uint16] | np.dtype[np.int32]] = {
     8: np.dtype("<u2"),
     4: np.dtype("<i4"),
@@ -56,7 +57,7 @@ def write_shard(path: Path, documents: Iterable[NDArray[np.integer[Any]]], code:
     sizes = np.array(lengths, dtype=np.int64) * kind.itemsize
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])[: len(lengths)]
     with atomic(path.with_suffix(".idx")) as temporary, temporary.open("wb") as opened:
-        opened.write(MAGIC + HEAD.pack(1, code, len(lengths), len(lengths) + 1))
+        opened.write(MAGIC + _HEAD.pack(1, code, len(lengths), len(lengths) + 1))
         opened.write(np.array(lengths, dtype="<i4").tobytes())
         opened.write(offsets.astype("<i8").tobytes())
         opened.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
@@ -89,6 +90,35 @@ def check_uncut(tokens: NDArray[Any], name: str) -> None:
         )
 
 
+def read_head(
+    index: Path, raw: bytes | NDArray[np.uint8], codes: Container[int], fix: str
+) -> tuple[int, int, int]:
+    """Type code, sequences and borders of an index, after a check of its size.
+
+    raw     its bytes
+    codes   of the types that are read
+
+    Raises   DataError when it is of another format, or truncated
+    """
+    start = bytes(raw[:HEAD_BYTES])
+    if not start.startswith(MAGIC):
+        raise DataError(f"{index} is not a Megatron index: it begins with {start[:9]!r}", fix=fix)
+    if len(start) < HEAD_BYTES:
+        raise DataError(f"{index} ends inside its head, after {len(start)} bytes", fix=fix)
+    version, code, sequences, borders = _HEAD.unpack(start[len(MAGIC) :])
+    if version != 1 or code not in codes:
+        raise DataError(f"{index} has version {version} and type {code}", fix=fix)
+    expected = HEAD_BYTES + 12 * sequences + 8 * borders
+    if len(raw) == expected + sequences and sequences:
+        raise DataError(
+            f"{index} has a mode for each sequence: it contains more than text",
+            fix="Write its text sequences to a file of their own",
+        )
+    if len(raw) != expected:
+        raise DataError(f"{index} has {len(raw)} bytes, its header declares {expected}", fix=fix)
+    return code, sequences, borders
+
+
 def open_shard(path: Path, *, checked: bool = True) -> TokenShard:
     """The shard `path`.bin with `path`.idx.
 
@@ -104,18 +134,8 @@ def open_shard(path: Path, *, checked: bool = True) -> TokenShard:
         size = data.stat().st_size
     except FileNotFoundError as error:
         raise DataError(f"{error.filename} does not exist", fix=_FIX) from None
-    if not raw.startswith(MAGIC):
-        raise DataError(f"{index} is not a shard index: it begins with {raw[:9]!r}", fix=_FIX)
-    head = len(MAGIC) + HEAD.size
-    if len(raw) < head:
-        raise DataError(f"{index} ends inside its head, after {len(raw)} bytes", fix=_FIX)
-    version, code, sequences, borders = HEAD.unpack(raw[len(MAGIC) : head])
-    if version != 1 or code not in _TYPES:
-        raise DataError(f"{index} has version {version} and type {code}", fix=_FIX)
-    expected = head + 12 * sequences + 8 * borders
-    if len(raw) != expected:
-        raise DataError(f"{index} has {len(raw)} bytes, its header declares {expected}", fix=_FIX)
-    lengths = np.frombuffer(raw, dtype="<i4", count=sequences, offset=head)
+    code, sequences, _ = read_head(index, raw, _TYPES, _FIX)
+    lengths = np.frombuffer(raw, dtype="<i4", count=sequences, offset=HEAD_BYTES)
     kind = token_type(code)
     tokens = int(lengths.sum(dtype=np.int64))
     if size != tokens * kind.itemsize:

@@ -15,6 +15,7 @@ from stamm.activations.conformance.judge import judge
 from stamm.activations.conformance.reference import settled, truth_errors
 from stamm.activations.derivation.derive import exact_formulas
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.activations.spec.parameters import Fixed, Identity, Parameter, Softplus
 from stamm.base.errors import DataError
 
@@ -34,13 +35,7 @@ def _jump(bijection: Softplus | Identity) -> Spec:
 
 
 def _free() -> Spec:
-    return Spec(
-        name="free",
-        title="",
-        source="",
-        pieces=(Piece(where="all x", formula="tanh(a*x)"),),
-        parameters=(Parameter(name="a", initial=0.7, bijection=Identity()),),
-    )
+    return spec_from_arguments(["all x: tanh(a*x)"], ["a=0.7:identity"], name="free")
 
 
 @pytest.mark.slow
@@ -140,12 +135,7 @@ def test_a_settled_value_has_its_digits_however_much_cancels() -> None:
 
 @pytest.mark.slow
 def test_squares_that_overflow_float32_are_told_not_hidden() -> None:
-    spec = Spec(
-        name="rooted",
-        title="",
-        source="",
-        pieces=(Piece(where="all x", formula="x/sqrt(1 + x**2)"),),
-    )
+    spec = spec_from_arguments(["all x: x/sqrt(1 + x**2)"], name="rooted")
     verdict = accepted(spec, count=2000)
     assert verdict.passed
     short = next(of for of in verdict.dtypes if of.dtype == "bfloat16")

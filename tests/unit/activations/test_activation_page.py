@@ -24,8 +24,8 @@ from stamm.activations.describe import (
 )
 from stamm.activations.page.figures import plot, sampled
 from stamm.activations.page.page import activation_page, claims_of, when_to_use
-from stamm.activations.spec import Factor, Gated, Piece, Spec
-from stamm.activations.spec.parameters import Fixed, Parameter
+from stamm.activations.spec import Factor, Gated, Piece
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.pages import mathml, theme
 
 CERTIFICATE: dict[str, Any] = {
@@ -212,17 +212,8 @@ def test_flat_stretches_are_no_zeros_and_jumps_are_gaps() -> None:
 
 
 def test_a_zero_at_a_knot_is_found_and_far_knots_are_shown() -> None:
-    spec = Spec(
-        name="bowl",
-        title="Bowl",
-        pieces=(
-            Piece(where="x < 0", formula="2*x"),
-            Piece(where="0 <= x < limit", formula="x"),
-            Piece(where="x >= limit", formula="limit"),
-        ),
-        parameters=(Parameter(name="limit", initial=7.0, bijection=Fixed()),),
-        source="here",
-    )
+    pieces = ["x < 0: 2*x", "0 <= x < limit: x", "x >= limit: limit"]
+    spec = spec_from_arguments(pieces, ["limit=7:fixed"], name="bowl")
     curves = sampled(spec)
     assert curves.zeros == (0.0,)
     assert curves.knots == (0.0, 7.0)

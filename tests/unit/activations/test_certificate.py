@@ -24,7 +24,7 @@ from stamm.activations.certificates.certificate import certify
 from stamm.activations.certificates.rounding import certificate_text
 from stamm.activations.derivation.derive import derive
 from stamm.activations.spec import Jump, Piece, Spec
-from stamm.activations.spec.parameters import Identity, Parameter
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.base.errors import ConfigError
 from tests.unit.activations.witnesses import swept
 
@@ -83,17 +83,11 @@ def test_values_may_be_given_and_are_checked() -> None:
 
 
 def test_knots_that_pass_each_other_are_refused() -> None:
-    spec = Spec(
+    spec = spec_from_arguments(
+        ["x < a: 0", "a <= x <= 50: 1", "x > 50: 2"],
+        ["a=0.0:identity"],
         name="gap",
-        title="Two knots",
-        pieces=(
-            Piece(where="x < a", formula="0"),
-            Piece(where="a <= x <= 50", formula="1"),
-            Piece(where="x > 50", formula="2"),
-        ),
-        parameters=(Parameter(name="a", initial=0.0, bijection=Identity()),),
         continuity="jump",
-        source="a test",
     )
     told = certify(derive(spec), {"a": 0.5})
     assert [j["at"] for j in told["shape"]["jumps"]["at"]] == [0.5, 50.0]
@@ -121,20 +115,10 @@ def test_warnings() -> None:
     told = certify(derive(jumping))
     assert told["bounds"]["lipschitz"]["claim"] == "not Lipschitz: f jumps"
     assert any("f is discontinuous at x = 0" in warning for warning in told["warnings"])
-    weak = Spec(
-        name="weak",
-        title="Almost a line",
-        pieces=(Piece(where="all x", formula="1 + sin(x)/100"),),
-        source="a test",
-    )
+    weak = spec_from_arguments(["all x: 1 + sin(x)/100"], name="weak")
     assert any("nearly linear" in w for w in certify(derive(weak))["warnings"])
     assert any("receives no signal" in w for w in certify(derive(RELU))["warnings"])
-    steep = Spec(
-        name="steep",
-        title="An exponential",
-        pieces=(Piece(where="all x", formula="exp(x)"),),
-        source="a test",
-    )
+    steep = spec_from_arguments(["all x: exp(x)"], name="steep")
     assert "f overflows fp16 beyond |x| = 11.09." in certify(derive(steep))["warnings"]
     assert certify(derive(GELU))["warnings"] == []
 
@@ -162,12 +146,7 @@ def test_text_needs_no_sympy() -> None:
 
 
 def test_what_cannot_be_proved_says_so() -> None:
-    wave = Spec(
-        name="wave",
-        title="Sine",
-        pieces=(Piece(where="all x", formula="cos(x)"),),
-        source="a test",
-    )
+    wave = spec_from_arguments(["all x: cos(x)"], name="wave")
     told = certify(derive(wave))
     assert told["bounds"]["slope"]["status"] == "proved"
     assert told["shape"]["zeros"]["status"] == "not proved"

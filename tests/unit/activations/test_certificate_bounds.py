@@ -26,11 +26,13 @@ from stamm.activations.spec import Piece, Spec
 WIDER = {"alpha": 0.2}
 
 
-def _curve(spec: Spec, **values: float) -> CertifiedCurve:
+def certified(spec: Spec, **values: float) -> CertifiedCurve:
+    """The curve of a spec, at its initial values but for `values`."""
     return CertifiedCurve(derive(spec), {**spec.initial_values(), **values})
 
 
-def _spec(formula: str, integral: str = "") -> Spec:
+def stated(formula: str, integral: str = "") -> Spec:
+    """One gradient on the whole line."""
     piece = Piece(where="all x", formula=formula, integral=integral)
     return Spec(name="tried", title="Tried", pieces=(piece,), source="a test")
 
@@ -51,20 +53,20 @@ def golu() -> CertifiedCurve:
         mixed=(),
         parameter_curvatures=(),
     )
-    spec = _spec("x*gompertz_pdf(x) + gompertz(x)", "x*gompertz(x)")
+    spec = stated("x*gompertz_pdf(x) + gompertz(x)", "x*gompertz(x)")
     return CertifiedCurve(Derived(spec=spec, exact=formulas, stable=formulas), {})
 
 
 @pytest.mark.parametrize(
     ("curve", "low", "high"),
     [
-        (_curve(SILU), -0.09983932, 1.09983932),
-        (_curve(GELU), -0.12890414, 1.12890415),
+        (certified(SILU), -0.09983932, 1.09983932),
+        (certified(GELU), -0.12890414, 1.12890415),
         (golu(), -0.11487831, 1.11339728),
-        (_curve(XSILU, **WIDER), -0.33977505, 1.33977505),
-        (_curve(XGELU, **WIDER), -0.38046580, 1.38046581),
-        (_curve(ATLU), 0.0, 1.0),
-        (_curve(RELU), 0.0, 1.0),
+        (certified(XSILU, **WIDER), -0.33977505, 1.33977505),
+        (certified(XGELU, **WIDER), -0.38046580, 1.38046581),
+        (certified(ATLU), 0.0, 1.0),
+        (certified(RELU), 0.0, 1.0),
     ],
     ids=["silu", "gelu", "golu", "xsilu", "xgelu", "atlu", "relu"],
 )
@@ -81,31 +83,31 @@ def test_the_gradient_is_bounded_on_the_whole_line(
 
 
 def test_unbounded_gradients_are_told() -> None:
-    xielu = bounds_of(_curve(XIELU), 1)
+    xielu = bounds_of(certified(XIELU), 1)
     assert (xielu["low"], xielu["high"]) == (-0.3, None)
     assert xielu["claim"] == "f' >= -0.3 for all x, without an upper bound"
-    xiprelu = bounds_of(_curve(XIPRELU), 1)
+    xiprelu = bounds_of(certified(XIPRELU), 1)
     assert (xiprelu["low"], xiprelu["high"]) == (None, None)
     assert lipschitz(xielu, jumps=False)["constant"] is None
-    assert lipschitz(bounds_of(_curve(RELU), 1), jumps=True)["constant"] is None
-    assert lipschitz(bounds_of(_curve(RELU), 1), jumps=False)["constant"] == 1.0
+    assert lipschitz(bounds_of(certified(RELU), 1), jumps=True)["constant"] is None
+    assert lipschitz(bounds_of(certified(RELU), 1), jumps=False)["constant"] == 1.0
 
 
 def test_claims_stay_true_when_they_are_shortened() -> None:
-    found = bounds_of(_curve(XIELU), 0)
+    found = bounds_of(certified(XIELU), 0)
     assert found["low"] < -0.205751062
     assert found["claim"] == "f >= -0.205752 for all x, without an upper bound"
 
 
 def test_growth() -> None:
-    left, right = (growth(_curve(XIELU), side) for side in (-1, 1))
+    left, right = (growth(certified(XIELU), side) for side in (-1, 1))
     assert (left["degree"], left["coefficient"]) == (1.0, 0.3)
     assert (right["degree"], right["coefficient"]) == (2.0, 0.8)
-    assert growth(_curve(RELU), -1)["kind"] == "zero"
-    assert growth(_curve(SILU), -1)["kind"] == "vanishing"
-    assert growth(_curve(ATLU), -1)["coefficient"] == pytest.approx(-0.31830988618)
-    assert growth(_curve(_spec("exp(x)")), 1)["kind"] == "exponential"
-    assert growth(_curve(_spec("cos(x)")), 1)["kind"] == "bounded"
+    assert growth(certified(RELU), -1)["kind"] == "zero"
+    assert growth(certified(SILU), -1)["kind"] == "vanishing"
+    assert growth(certified(ATLU), -1)["coefficient"] == pytest.approx(-0.31830988618)
+    assert growth(certified(stated("exp(x)")), 1)["kind"] == "exponential"
+    assert growth(certified(stated("cos(x)")), 1)["kind"] == "bounded"
 
 
 @pytest.mark.parametrize(
@@ -118,26 +120,26 @@ def test_growth() -> None:
 )
 def test_growth_with_a_power_of_the_logarithm(gradient: str, claim: str, logs: float) -> None:
     pieces = (Piece(where="x > 0", formula=gradient), Piece(where="x <= 0", formula="0"))
-    found = growth(_curve(Spec(name="tried", title="Tried", pieces=pieces, source="a test")), 1)
+    found = growth(certified(Spec(name="tried", title="Tried", pieces=pieces, source="a test")), 1)
     assert (found["claim"], found["logs"], found["status"]) == (claim, logs, "proved")
 
 
 def test_what_oscillates_is_bounded_but_has_no_sign() -> None:
-    curve = _curve(_spec("1 + sin(2*x)"))
+    curve = certified(stated("1 + sin(2*x)"))
     found = bounds_of(curve, 1)
     assert (found["low"], found["high"]) == (0.0, 2.0)
     assert not sign_map(curve, 2, strict=False).settled
 
 
 def test_what_has_no_expansion_is_not_claimed() -> None:
-    curve = _curve(_spec("3*x**2*exp(x**3)", "exp(x**3)"))
+    curve = certified(stated("3*x**2*exp(x**3)", "exp(x**3)"))
     found = bounds_of(curve, 1)
     assert found["status"] == "not proved" and "no expansion" in found["reason"]
     assert growth(curve, 1)["status"] == "not proved"
 
 
 def test_overflow() -> None:
-    square = overflow_of(_curve(RELU2), 0)
+    square = overflow_of(certified(RELU2), 0)
     assert square["status"] == "proved"
     assert square["finite_up_to"]["fp16"] == {
         "left": None,
@@ -145,14 +147,14 @@ def test_overflow() -> None:
     }
     assert square["finite_up_to"]["bf16"]["right"] == pytest.approx(1.8429e19, rel=1e-4)
     assert square["finite_up_to"]["fp8_e4m3"]["right"] == pytest.approx(464**0.5, rel=1e-9)
-    assert overflow_of(_curve(GELU), 0)["claim"] == "f overflows in no format"
-    steep = overflow_of(_curve(_spec("exp(x)")), 1)["finite_up_to"]["fp32"]
+    assert overflow_of(certified(GELU), 0)["claim"] == "f overflows in no format"
+    steep = overflow_of(certified(stated("exp(x)")), 1)["finite_up_to"]["fp32"]
     assert steep == {"left": None, "right": pytest.approx(88.7228391, rel=1e-7)}
 
 
 def test_a_bound_inside_a_fold() -> None:
     piece = Piece(where="all x", formula="sign(x - 1/2)", integral="abs(x - 1/2)")
-    curve = _curve(
+    curve = certified(
         Spec(name="fold", title="Fold", pieces=(piece,), continuity="jump", source="a test")
     )
     assert [float(knot) for knot in curve.knots] == [0.5] and not curve.folded

@@ -29,9 +29,8 @@ from stamm.activations.certificates.gaussian import (
     propagation,
     spectrum,
 )
-from stamm.activations.derivation.derive import derive
-from stamm.activations.spec import Piece, Spec
-from stamm.activations.spec.parameters import Parameter, Softplus
+from stamm.activations.spec import Spec
+from stamm.activations.spec.command_line import spec_from_arguments
 
 NAMES = (
     "mean",
@@ -42,63 +41,38 @@ NAMES = (
     "chi",
     "q_slope",
 )
-MISH = Spec(
+MISH = spec_from_arguments(
+    ["all x: tanh(softplus(x)) + x*logistic(x)*(1 - tanh(softplus(x))**2) | x*tanh(softplus(x))"],
     name="mish_like",
-    title="x tanh(softplus(x))",
-    pieces=(
-        Piece(
-            where="all x",
-            formula="tanh(softplus(x)) + x*logistic(x)*(1 - tanh(softplus(x))**2)",
-            integral="x*tanh(softplus(x))",
-        ),
-    ),
-    source="a test",
 )
-XIEP = Spec(
+XIEP = spec_from_arguments(
+    ["x > 0: 3*a_3*x**2 + 2*a_2*x + 1/2", "x <= 0: a_n*(exp(x) - 1) + 1/2"],
+    ["a_3=0.4:softplus", "a_2=0.8:softplus", "a_n=0.8:softplus"],
     name="xiep_like",
-    title="A cubic on the right, an exponential on the left",
-    pieces=(
-        Piece(where="x > 0", formula="3*a_3*x**2 + 2*a_2*x + 1/2"),
-        Piece(where="x <= 0", formula="a_n*(exp(x) - 1) + 1/2"),
-    ),
-    parameters=tuple(
-        Parameter(name=name, initial=value, bijection=Softplus())
-        for name, value in (("a_3", 0.4), ("a_2", 0.8), ("a_n", 0.8))
-    ),
-    source="a test",
 )
-
-
-def _curve(spec: Spec, **values: float) -> CertifiedCurve:
-    return CertifiedCurve(derive(spec), {**spec.initial_values(), **values})
 
 
 def _sampler(spec: Spec, **values: float) -> Sampler:
-    return Sampler(_curve(spec, **values), graded=False)
-
-
-def _spec(formula: str, integral: str = "") -> Spec:
-    piece = Piece(where="all x", formula=formula, integral=integral)
-    return Spec(name="tried", title="Tried", pieces=(piece,), source="a test")
+    return Sampler(bounded.certified(spec, **values), graded=False)
 
 
 @pytest.mark.parametrize(
     ("curve", "row"),
     [
-        (_curve(RELU), (0.399, 0.500, 0.500, 0.500, 1.414, 1.000, 1.00)),
-        (_curve(SILU), (0.207, 0.356, 0.500, 0.380, 1.676, 1.067, 1.17)),
-        (_curve(GELU), (0.282, 0.425, 0.500, 0.456, 1.534, 1.072, 1.14)),
-        (_curve(MISH), (0.240, 0.452, 0.564, 0.479, 1.487, 1.059, 1.08)),
+        (bounded.certified(RELU), (0.399, 0.500, 0.500, 0.500, 1.414, 1.000, 1.00)),
+        (bounded.certified(SILU), (0.207, 0.356, 0.500, 0.380, 1.676, 1.067, 1.17)),
+        (bounded.certified(GELU), (0.282, 0.425, 0.500, 0.456, 1.534, 1.072, 1.14)),
+        (bounded.certified(MISH), (0.240, 0.452, 0.564, 0.479, 1.487, 1.059, 1.08)),
         (bounded.golu(), (0.259, 0.320, 0.413, 0.348, 1.769, 1.087, 1.28)),
-        (_curve(ATLU), (0.209, 0.347, 0.500, 0.362, 1.698, 1.046, 1.12)),
-        (_curve(XATLU, alpha=0.2), (0.292, 0.440, 0.500, 0.470, 1.509, 1.070, 1.18)),
-        (_curve(XSILU, alpha=0.2), (0.289, 0.457, 0.500, 0.504, 1.479, 1.102, 1.26)),
-        (_curve(XGELU, alpha=0.2), (0.395, 0.593, 0.500, 0.654, 1.298, 1.101, 1.20)),
-        (_curve(RELU2), (0.500, 1.500, 0.798, 2.000, 0.817, 1.333, 2.00)),
-        (_curve(XIELU), (0.528, 1.736, 0.948, 2.070, 0.759, 1.193, 1.73)),
+        (bounded.certified(ATLU), (0.209, 0.347, 0.500, 0.362, 1.698, 1.046, 1.12)),
+        (bounded.certified(XATLU, alpha=0.2), (0.292, 0.440, 0.500, 0.470, 1.509, 1.070, 1.18)),
+        (bounded.certified(XSILU, alpha=0.2), (0.289, 0.457, 0.500, 0.504, 1.479, 1.102, 1.26)),
+        (bounded.certified(XGELU, alpha=0.2), (0.395, 0.593, 0.500, 0.654, 1.298, 1.101, 1.20)),
+        (bounded.certified(RELU2), (0.500, 1.500, 0.798, 2.000, 0.817, 1.333, 2.00)),
+        (bounded.certified(XIELU), (0.528, 1.736, 0.948, 2.070, 0.759, 1.193, 1.73)),
         # The slope of the variance map is 4.09/2.17 = 1.8848 by hand.
-        (_curve(XIPRELU), (0.800, 2.170, 0.500, 2.810, 0.679, 1.295, 1.88)),
-        (_curve(XIEP), (0.848, 5.578, 1.548, 7.894, 0.423, 1.415, 2.31)),
+        (bounded.certified(XIPRELU), (0.800, 2.170, 0.500, 2.810, 0.679, 1.295, 1.88)),
+        (bounded.certified(XIEP), (0.848, 5.578, 1.548, 7.894, 0.423, 1.415, 2.31)),
     ],
     ids=[
         "relu",
@@ -128,12 +102,12 @@ def test_the_published_table(curve: CertifiedCurve, row: tuple[float, ...]) -> N
 @pytest.mark.parametrize(
     ("curve", "index"),
     [
-        (_curve(SILU), 0.20),
-        (_curve(GELU), 0.28),
-        (_curve(RELU), 0.27),
+        (bounded.certified(SILU), 0.20),
+        (bounded.certified(GELU), 0.28),
+        (bounded.certified(RELU), 0.27),
         (bounded.golu(), 0.33),
-        (_curve(XIELU), 0.38),
-        (_curve(RELU2), 0.49),
+        (bounded.certified(XIELU), 0.38),
+        (bounded.certified(RELU2), 0.49),
     ],
 )
 def test_nonlinearity_index(curve: CertifiedCurve, index: float) -> None:
@@ -148,11 +122,13 @@ def test_exact_values() -> None:
     assert m.error < 1e-11
     assert (m.even, m.odd) == pytest.approx((0.25, 0.25), abs=1e-14)
     # E f'^2 of the cube is 9 * 3, E f^2 is 15, and it is sqrt(6) He_3/sqrt(6) + 3 He_1.
-    cube = moments(_sampler(_spec("3*x**2")))
+    cube = moments(_sampler(bounded.stated("3*x**2")))
     assert (cube.slope2, cube.f2) == pytest.approx((27.0, 15.0), abs=1e-11)
     assert cube.hermite[:4] == pytest.approx((0.0, 3.0, 0.0, math.sqrt(6)), abs=1e-12)
     # The slope of a jump is seen by E f z, not by E f'.
-    assert moments(_sampler(_spec("cos(x)"))).f2 == pytest.approx(0.5 - math.exp(-2) / 2, abs=1e-13)
+    assert moments(_sampler(bounded.stated("cos(x)"))).f2 == pytest.approx(
+        0.5 - math.exp(-2) / 2, abs=1e-13
+    )
 
 
 def test_spectrum_and_parts() -> None:
@@ -169,7 +145,7 @@ def test_edge_of_chaos() -> None:
     relu = edge_of_chaos(_sampler(RELU))["points"]
     for row in relu:
         assert row["sigma_w"] == pytest.approx(math.sqrt(2)) and row["sigma_b"] == 0.0
-    for row in edge_of_chaos(_sampler(_spec("1 - tanh(x)**2", "tanh(x)")))["points"]:
+    for row in edge_of_chaos(_sampler(bounded.stated("1 - tanh(x)**2", "tanh(x)")))["points"]:
         assert row["sigma_w"] > 1.0 and row["sigma_b"] > 0.0
     sampler = _sampler(GELU)
     for row in edge_of_chaos(sampler)["points"]:
@@ -188,17 +164,10 @@ def test_harmonics() -> None:
 
 
 def test_an_infinite_moment_is_not_told() -> None:
-    root = Spec(
-        name="root",
-        title="Square root",
-        pieces=(
-            Piece(where="x > 0", formula="1/(2*sqrt(x))", integral="sqrt(x)"),
-            Piece(where="x <= 0", formula="0"),
-        ),
-        continuity="singular",
-        source="a test",
+    root = spec_from_arguments(
+        ["x > 0: 1/(2*sqrt(x)) | sqrt(x)", "x <= 0: 0"], name="root", continuity="singular"
     )
-    found = propagation(moments(Sampler(_curve(root), graded=True)))
+    found = propagation(moments(Sampler(bounded.certified(root), graded=True)))
     assert found["second_moment"] == pytest.approx(1 / math.sqrt(2 * math.pi), rel=1e-7)
     assert found["slope_second_moment"] is None and found["chi"] is None
 

@@ -65,27 +65,22 @@ HARD = Spec(
 )
 
 
-def _curve(spec: Spec, **values: float) -> CertifiedCurve:
-    return CertifiedCurve(derive(spec), {**spec.initial_values(), **values})
-
-
-def _spec(formula: str, integral: str = "") -> Spec:
-    piece = Piece(where="all x", formula=formula, integral=integral)
-    return Spec(name="tried", title="Tried", pieces=(piece,), source="a test")
-
-
 @pytest.mark.parametrize(
     ("curve", "zeros", "turns"),
     [
-        (_curve(XIELU), [-2.4324842769313, 0.0], [math.log(1 - 0.5 / 0.8)]),
-        (_curve(XIPRELU), [-0.625, 0.0], [-0.3125]),
-        (_curve(SILU), [0.0], [-1.27846454276107]),
-        (_curve(GELU), [0.0], [-0.75179152469356]),
-        (_curve(ATLU), [0.0], []),
-        (_curve(XSILU, alpha=0.2), [-math.log(6), 0.0], [-0.78913407208060]),
-        (_curve(XGELU, alpha=0.2), [-1.06757052387814], [-0.48334505802429]),
+        (bounded.certified(XIELU), [-2.4324842769313, 0.0], [math.log(1 - 0.5 / 0.8)]),
+        (bounded.certified(XIPRELU), [-0.625, 0.0], [-0.3125]),
+        (bounded.certified(SILU), [0.0], [-1.27846454276107]),
+        (bounded.certified(GELU), [0.0], [-0.75179152469356]),
+        (bounded.certified(ATLU), [0.0], []),
+        (bounded.certified(XSILU, alpha=0.2), [-math.log(6), 0.0], [-0.78913407208060]),
+        (bounded.certified(XGELU, alpha=0.2), [-1.06757052387814], [-0.48334505802429]),
         (bounded.golu(), [0.0], [-0.56714329040978]),
-        (_curve(_spec("3*x**2 - 1")), [-1.0, 0.0, 1.0], [-((1 / 3) ** 0.5), (1 / 3) ** 0.5]),
+        (
+            bounded.certified(bounded.stated("3*x**2 - 1")),
+            [-1.0, 0.0, 1.0],
+            [-((1 / 3) ** 0.5), (1 / 3) ** 0.5],
+        ),
     ],
     ids=["xielu", "xiprelu", "silu", "gelu", "atlu", "xsilu", "xgelu", "golu", "cubic"],
 )
@@ -104,48 +99,51 @@ def test_every_zero_is_bracketed(
 
 
 def test_runs_bends_and_inverse() -> None:
-    slope = sign_map(_curve(XIELU), 1, strict=True)
+    slope = sign_map(bounded.certified(XIELU), 1, strict=True)
     assert [part["runs"] for part in runs_of(slope)["parts"]] == ["decreasing", "increasing"]
     inverse = inverse_of(slope, jumps=False)
     assert inverse["kind"] == "one bit"
     assert inverse["split"]["low"] <= math.log(3 / 8) <= inverse["split"]["high"]
-    assert inverse_of(sign_map(_curve(ATLU), 1, strict=True), jumps=False)["kind"] == "monotone"
-    flat = inverse_of(sign_map(_curve(RELU), 1, strict=True), jumps=False)
+    assert (
+        inverse_of(sign_map(bounded.certified(ATLU), 1, strict=True), jumps=False)["kind"]
+        == "monotone"
+    )
+    flat = inverse_of(sign_map(bounded.certified(RELU), 1, strict=True), jumps=False)
     assert flat["claim"] == "f is not invertible: it is constant on (-infinity, 0)"
-    bends = bends_of(sign_map(_curve(SILU), 2, strict=False), {}, [])
+    bends = bends_of(sign_map(bounded.certified(SILU), 2, strict=False), {}, [])
     assert [part["bends"] for part in bends["parts"]] == ["concave", "convex", "concave"]
     assert bends["parts"][1]["high"] == pytest.approx(2.399357280515, abs=1e-10)
 
 
 def test_a_jump_of_the_gradient_bends_too() -> None:
-    curve = _curve(SHRINK)
+    curve = bounded.certified(SHRINK)
     _, by_order = jumps_of(curve)
     assert by_order[1] == {-0.5: -1.0, 0.5: 1.0}
     bends = bends_of(sign_map(curve, 2, strict=False), by_order[1], [])
     told = [(part["low"], part["high"], part["bends"]) for part in bends["parts"]]
     assert told == [(None, 0.5, "concave"), (0.5, None, "linear")]
-    relu = _curve(RELU)
+    relu = bounded.certified(RELU)
     convex = bends_of(sign_map(relu, 2, strict=False), jumps_of(relu)[1][1], [])
     assert convex["claim"] == "f is convex on the whole line"
 
 
 def test_jumps_and_smoothness() -> None:
-    jumps, by_order = jumps_of(_curve(HARD))
+    jumps, by_order = jumps_of(bounded.certified(HARD))
     assert by_order[0] == {-0.5: 0.5, 0.5: 0.5} and jumps["status"] == "proved"
-    assert smoothness_of(_curve(HARD))["order"] == -1
-    assert smoothness_of(_curve(RELU))["order"] == 0
-    assert smoothness_of(_curve(XIELU))["claim"] == "f is C^1, not C^2"
-    assert smoothness_of(_curve(SILU))["claim"] == "f is C^infinity"
-    assert jumps_of(_curve(XIELU))[1] == {0: {}, 1: {}, 2: {0.0: 0.8}}
+    assert smoothness_of(bounded.certified(HARD))["order"] == -1
+    assert smoothness_of(bounded.certified(RELU))["order"] == 0
+    assert smoothness_of(bounded.certified(XIELU))["claim"] == "f is C^1, not C^2"
+    assert smoothness_of(bounded.certified(SILU))["claim"] == "f is C^infinity"
+    assert jumps_of(bounded.certified(XIELU))[1] == {0: {}, 1: {}, 2: {0.0: 0.8}}
 
 
 def test_a_double_zero_is_proved_to_be_alone() -> None:
-    found = zeros_of(sign_map(_curve(_spec("2*x")), 0, strict=True), "f")
+    found = zeros_of(sign_map(bounded.certified(bounded.stated("2*x")), 0, strict=True), "f")
     assert found["status"] == "proved" and [z["low"] for z in found["at"]] == [0.0]
 
 
 def test_conditioning() -> None:
-    curve = _curve(XIELU)
+    curve = bounded.certified(XIELU)
     spots = hot_spots(sign_map(curve, 0, strict=True), sign_map(curve, 1, strict=True))
     assert [(s["of"], round(s["near"], 4)) for s in spots["at"]] == [
         ("f", -2.4325),
@@ -156,14 +154,14 @@ def test_conditioning() -> None:
 @pytest.mark.parametrize(
     ("curve", "side", "line", "kind"),
     [
-        (_curve(XIELU), -1, (-0.3, -0.8), "exponential"),
-        (_curve(SILU), -1, (0.0, 0.0), "exponential"),
-        (_curve(SILU), 1, (1.0, 0.0), "exponential"),
-        (_curve(GELU), 1, (1.0, 0.0), "gaussian"),
-        (_curve(ATLU), 1, (1.0, -1 / math.pi), "power"),
-        (_curve(XSILU, alpha=0.2), -1, (-0.2, 0.0), "exponential"),
-        (_curve(RELU), 1, (1.0, 0.0), "exact"),
-        (_curve(SHRINK), -1, (1.0, 0.5), "exact"),
+        (bounded.certified(XIELU), -1, (-0.3, -0.8), "exponential"),
+        (bounded.certified(SILU), -1, (0.0, 0.0), "exponential"),
+        (bounded.certified(SILU), 1, (1.0, 0.0), "exponential"),
+        (bounded.certified(GELU), 1, (1.0, 0.0), "gaussian"),
+        (bounded.certified(ATLU), 1, (1.0, -1 / math.pi), "power"),
+        (bounded.certified(XSILU, alpha=0.2), -1, (-0.2, 0.0), "exponential"),
+        (bounded.certified(RELU), 1, (1.0, 0.0), "exact"),
+        (bounded.certified(SHRINK), -1, (1.0, 0.5), "exact"),
         (bounded.golu(), -1, (0.0, 0.0), "doubly exponential"),
     ],
 )
@@ -175,19 +173,23 @@ def test_asymptotes(curve: CertifiedCurve, side: int, line: tuple[float, float],
 
 
 def test_rates_and_missing_lines() -> None:
-    assert asymptote(_curve(ATLU), -1)["rate"]["power"] == -2.0
-    assert asymptote(_curve(GELU), -1)["rate"]["rate"] == 0.5
-    assert asymptote(_curve(XIELU), 1)["claim"] == "f approaches no line far to the right"
-    odd = _curve(_spec("1 - 3*x**2*exp(-x**3)*0", ""))
+    assert asymptote(bounded.certified(ATLU), -1)["rate"]["power"] == -2.0
+    assert asymptote(bounded.certified(GELU), -1)["rate"]["rate"] == 0.5
+    assert (
+        asymptote(bounded.certified(XIELU), 1)["claim"] == "f approaches no line far to the right"
+    )
+    odd = bounded.certified(bounded.stated("1 - 3*x**2*exp(-x**3)*0", ""))
     assert asymptote(odd, 1)["slope"] == 1.0
 
 
 def test_homogeneity_and_kind() -> None:
-    assert homogeneity(_curve(RELU))["degree"] == 1.0
-    assert homogeneity(_curve(RELU2))["degree"] == 2.0
+    assert homogeneity(bounded.certified(RELU))["degree"] == 1.0
+    assert homogeneity(bounded.certified(RELU2))["degree"] == 2.0
     for spec in (XIELU, SILU, SHRINK):
-        assert homogeneity(_curve(spec))["degree"] is None
-    kinds = {spec.name: kind_of(_curve(spec))["kind"] for spec in (XIELU, XIPRELU, RELU, GELU)}
+        assert homogeneity(bounded.certified(spec))["degree"] is None
+    kinds = {
+        spec.name: kind_of(bounded.certified(spec))["kind"] for spec in (XIELU, XIPRELU, RELU, GELU)
+    }
     assert kinds == {
         "xielu": "piecewise analytic",
         "xiprelu": "piecewise polynomial",
@@ -221,7 +223,7 @@ def _two(right: str, left: str, by: str, *parameters: Parameter) -> Spec:
 def test_runs_end_at_jumps_that_do_not_continue_them(
     gradient: str, by: str, runs: list[str]
 ) -> None:
-    curve = _curve(_two(gradient, gradient, by))
+    curve = bounded.certified(_two(gradient, gradient, by))
     cut = between_jumps(sign_map(curve, 1, strict=True), jumps_of(curve)[1][0])
     assert [part["runs"] for part in runs_of(cut)["parts"]] == runs
     if gradient == "0":
@@ -229,7 +231,9 @@ def test_runs_end_at_jumps_that_do_not_continue_them(
 
 
 def test_a_jump_beside_the_end_of_a_run_makes_no_empty_one() -> None:
-    curve = _curve(catalog.get("fatrelu_glu"))  # it jumps at 0.01, which no double equals
+    curve = bounded.certified(
+        catalog.get("fatrelu_glu")
+    )  # it jumps at 0.01, which no double equals
     cut = between_jumps(sign_map(curve, 1, strict=True), jumps_of(curve)[1][0])
     assert [part["runs"] for part in runs_of(cut)["parts"]] == ["constant", "increasing"]
 
@@ -250,24 +254,24 @@ def test_a_knot_between_equal_formulas_leaves_f_homogeneous() -> None:
         for where, formula in (("x > 1", "2*x"), ("0 < x <= 1", "2*x"), ("x <= 0", "0"))
     )
     spec = Spec(name="tried", title="Tried", pieces=pieces, source="a test")
-    assert homogeneity(_curve(spec))["degree"] == 2.0
+    assert homogeneity(bounded.certified(spec))["degree"] == 2.0
     broken = replace(spec, jumps=(Jump(at="1", by="1"),))
-    assert homogeneity(_curve(broken))["degree"] is None
+    assert homogeneity(bounded.certified(broken))["degree"] is None
 
 
 def test_parity() -> None:
     for spec in (SILU, GELU, ATLU, RELU, XSILU):
-        found = parity(_curve(spec))
+        found = parity(bounded.certified(spec))
         assert found["linear_odd_part"]["status"] == "proved", spec.name
         assert found["linear_odd_part"]["holds"] and found["linear_odd_part"]["slope"] == 0.5
         assert not found["odd"]["holds"] and not found["even"]["holds"]
-    assert parity(_curve(SHRINK))["odd"] == {
+    assert parity(bounded.certified(SHRINK))["odd"] == {
         "claim": "f(-x) = -f(x) for all x",
         "status": "proved",
         "holds": True,
     }
     assert not parity(bounded.golu())["linear_odd_part"]["holds"]
-    assert parity(_curve(_spec("2*x")))["even"]["holds"]
+    assert parity(bounded.certified(bounded.stated("2*x")))["even"]["holds"]
 
 
 def test_facts_for_all_parameter_values() -> None:
@@ -294,7 +298,7 @@ def test_a_function_read_from_a_table_has_the_kinks_of_its_gradient(
     gradient: str, jumps: str, order: int
 ) -> None:
     piece = Piece(where="all x", formula=gradient)
-    curve = _curve(
+    curve = bounded.certified(
         Spec(name="tried", title="Tried", pieces=(piece,), continuity="jump", source="a test")
     )
     assert jumps_of(curve)[0]["claim"] == jumps
@@ -303,7 +307,7 @@ def test_a_function_read_from_a_table_has_the_kinks_of_its_gradient(
 
 
 def test_kinks_of_a_gradient_that_cannot_be_located_leave_smoothness_open() -> None:
-    curve = _curve(_spec("abs(x**2 - 1)"))
+    curve = bounded.certified(bounded.stated("abs(x**2 - 1)"))
     assert curve.folded
     sections = (jumps_of(curve)[0], smoothness_of(curve), kind_of(curve))
     assert {section["status"] for section in sections} == {"not proved"}
@@ -318,6 +322,6 @@ def test_a_jump_is_told_from_rounding() -> None:
 
 
 def test_pieces_that_agree_are_smooth_where_they_meet() -> None:
-    curve = _curve(catalog.get("squareplus"))
+    curve = bounded.certified(catalog.get("squareplus"))
     assert jumps_of(curve)[0]["claim"] == "f, f' and f'' have no jump"
     assert smoothness_of(curve)["claim"] == "f is at least C^3"

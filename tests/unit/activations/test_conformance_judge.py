@@ -33,6 +33,7 @@ from stamm.activations.conformance.verdict import (
     tables,
 )
 from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.activations.spec.parameters import Absolute, Between, Exp, Parameter, Softplus
 from stamm.base.config import to_plain
 
@@ -144,14 +145,7 @@ def test_slopes_in_parameters_that_are_not_given_are_listed() -> None:
     def fixed(x: Tensor) -> Tensor:
         return 0.25 * x
 
-    a = Parameter(name="a", initial=0.25, bijection=Softplus())
-    spec = Spec(
-        name="line",
-        title="A line",
-        source="a test",
-        pieces=(Piece(where="all x", formula="a"),),
-        parameters=(a,),
-    )
+    spec = spec_from_arguments(["all x: a"], ["a=0.25:softplus"], name="line")
     verdict = judge(spec, FunctionImplementation("theirs", fixed), dtypes=SHORT, count=100)
     assert verdict.passed, verdict.problems
     assert verdict.not_judged == ("slope_in_a",)

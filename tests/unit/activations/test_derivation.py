@@ -18,7 +18,6 @@ from stamm.activations.derivation.primitives import PRIMITIVES, Primitive, X
 from stamm.activations.derivation.stable_forms import lost_bits, sample_points
 from stamm.activations.spec import Piece, Spec
 from stamm.activations.spec.command_line import spec_from_arguments
-from stamm.activations.spec.parameters import Parameter, Softplus
 from stamm.base.errors import ConfigError
 from tests.unit.activations.truths import parameter_truth, truth
 
@@ -90,14 +89,8 @@ def test_xielu_is_what_the_paper_says() -> None:
 
 def test_a_knot_that_depends_on_a_parameter() -> None:
     # f' = x below the knee and knee above: Leibniz with a moving knot gives df/dknee = x - knee.
-    knee = Parameter(name="knee", initial=2.0, bijection=Softplus())
-    spec = Spec(
-        name="huber",
-        title="",
-        source="",
-        pieces=(Piece(where="x <= knee", formula="x"), Piece(where="x > knee", formula="knee")),
-        parameters=(knee,),
-    )
+    pieces = ["x <= knee: x", "x > knee: knee"]
+    spec = spec_from_arguments(pieces, ["knee=2:softplus"], name="huber")
     derived = derive(spec)
     found = parameter_truth(derived, "knee", [-1.0, 1.5, 2.0, 5.0], {"knee": 2.0})
     assert [float(v) for v in found] == [0.0, 0.0, 0.0, 3.0]
@@ -106,15 +99,8 @@ def test_a_knot_that_depends_on_a_parameter() -> None:
 
 def test_a_jump_at_a_moving_knot() -> None:
     # f = max(0, x - k): df/dk = -1 beyond the knot, from the jump alone.
-    k = Parameter(name="k", initial=1.0, bijection=Softplus())
-    spec = Spec(
-        name="shifted_relu",
-        title="",
-        source="",
-        pieces=(Piece(where="x <= k", formula="0"), Piece(where="x > k", formula="1")),
-        parameters=(k,),
-        continuity="jump",
-    )
+    pieces = ["x <= k: 0", "x > k: 1"]
+    spec = spec_from_arguments(pieces, ["k=1:softplus"], name="relu_at_k", continuity="jump")
     found = parameter_truth(derive(spec), "k", [0.5, 3.0], {"k": 1.0})
     assert [float(v) for v in found] == [0.0, -1.0]
 
@@ -139,13 +125,7 @@ def test_a_form_that_breaks_far_out_is_refused() -> None:
 
 
 def scaled(gradient: str) -> Spec:
-    return Spec(
-        name="scaled",
-        title="",
-        source="",
-        pieces=(Piece(where="all x", formula=gradient),),
-        parameters=(Parameter(name="a", initial=1.3, bijection=Softplus()),),
-    )
+    return spec_from_arguments([f"all x: {gradient}"], ["a=1.3:softplus"], name="scaled")
 
 
 def test_a_constant_of_integration_that_is_not_real_is_refused() -> None:
@@ -161,48 +141,26 @@ def test_a_constant_of_integration_that_is_not_real_is_refused() -> None:
 
 
 def test_an_anchor_away_from_zero() -> None:
-    spec = Spec(
-        name="lifted",
-        title="",
-        source="",
-        pieces=(Piece(where="x <= 0", formula="exp(x)"), Piece(where="x > 0", formula="1")),
-        anchor=("2", "5"),
-    )
+    spec = spec_from_arguments(["x <= 0: exp(x)", "x > 0: 1"], name="lifted", anchor="2=5")
     found = truth(derive(spec), "function", [2.0, 0.0, -1.0], {})
     assert [float(v) for v in found] == pytest.approx([5.0, 3.0, 2.0 + mpmath.exp(-1)])
 
 
 def test_an_elementary_integral_outside_the_ansatz() -> None:
-    spec = Spec(
-        name="softsign_slope",
-        title="",
-        source="",
-        pieces=(Piece(where="all x", formula="x/sqrt(1 + x**2)"),),
-    )
+    spec = spec_from_arguments(["all x: x/sqrt(1 + x**2)"], name="softsign_slope")
     found = truth(derive(spec), "function", [0.0, 3.0], {})
     assert [float(v) for v in found] == pytest.approx([0.0, 10**0.5 - 1])
 
 
 def test_a_gradient_without_elementary_integral_is_refused() -> None:
-    spec = Spec(
-        name="hard",
-        title="",
-        source="",
-        pieces=(Piece(where="all x", formula="sin(x)/(1 + x**2)"),),
-    )
+    spec = spec_from_arguments(["all x: sin(x)/(1 + x**2)"], name="hard")
     with pytest.raises(ConfigError, match=r"no antiderivative of piece 'all x' could be found"):
         derive(spec)
 
 
 @pytest.mark.parametrize("right", ["1/x", "1/x**2"])
 def test_a_gradient_whose_integral_is_infinite_at_a_knot_is_refused(right: str) -> None:
-    spec = Spec(
-        name="pole",
-        title="",
-        source="",
-        pieces=(Piece(where="x > 0", formula=right), Piece(where="x <= 0", formula="0")),
-        continuity="singular",
-    )
+    spec = spec_from_arguments([f"x > 0: {right}", "x <= 0: 0"], continuity="singular")
     with pytest.raises(ConfigError, match="piece 'x > 0' has no finite value at x = 0"):
         derive(spec)
 

@@ -31,6 +31,7 @@ from stamm.activations.fused.graph import Graph, Node
 from stamm.activations.module import build_activation
 from stamm.activations.primitives.integrals import Side, integrated
 from stamm.activations.spec import Gated
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.activations.spec.parameters import Absolute, Between, Identity
 from stamm.base.errors import ConfigError
 from stamm.cli.emit import TARGET_NAMES
@@ -42,12 +43,7 @@ from tests.unit.tutorials import tutorial_file
 SIZES = np.logspace(-37, 37, 149)
 SPECIAL = [0.0, -0.0, 1e-40, -1e-40, np.inf, -np.inf, np.nan, -1.0, 1.0, 0.5, -3.0]
 X = np.concatenate([SIZES, -SIZES, np.linspace(-12, 12, 97), SPECIAL])
-TABLE = Spec(
-    name="table",
-    title="An integral that is a table",
-    pieces=(Piece(where="all x", formula="exp(-x**4/8)"),),
-    source="",
-)
+TABLE = spec_from_arguments(["all x: exp(-x**4/8)"], name="table")
 # In the interpreter of its language; every target with a test is in one of the three lists.
 COMMANDS: Mapping[str, Sequence[str]] = {
     "c": ("sh", "-c", "cc -std=c11 -O2 -Wall -Werror -o t {name}_test.c -lm && ./t"),
@@ -783,12 +779,6 @@ def test_device_functions_do_not_hide_functions_of_the_language() -> None:
 
 
 def test_a_parameter_of_a_softplus_is_an_effective_value() -> None:
-    spec = Spec(
-        name="own",
-        title="",
-        pieces=(Piece(where="all x", formula="a"),),
-        parameters=(Parameter(name="a", initial=0.25, bijection=Softplus()),),
-        source="",
-    )
+    spec = spec_from_arguments(["all x: a"], ["a=0.25:softplus"], name="own")
     names = module_of(emit(spec, "numpy").text)
     assert names["PARAMETERS"] == {"a": 0.25} and names["own"](8.0) == 2.0

@@ -13,17 +13,12 @@ from stamm.activations.derivation.derive import exact_formulas
 from stamm.activations.derivation.formulas import Branches, bounds, number
 from stamm.activations.derivation.primitives import X
 from stamm.activations.spec import Factor, Gated, Jump, Piece, Spec
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.activations.spec.gates import expand, gated
 from stamm.activations.spec.parameters import Between, Parameter
 from stamm.base.errors import ConfigError
 
-SOFT = Spec(
-    name="soft",
-    title="Softplus",
-    pieces=(Piece(where="all x", formula="logistic(x)", integral="softplus(x)"),),
-    anchor=("0", "log(2)"),
-    source="test",
-)
+SOFT = spec_from_arguments(["all x: logistic(x) | softplus(x)"], name="soft", anchor="0=log(2)")
 # A threshold that moves, and a function that jumps there.
 FAT = Spec(
     name="fat",

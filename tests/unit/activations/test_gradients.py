@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,8 +11,15 @@ from torch import Tensor
 from stamm.activations.catalog import ENTRIES
 from stamm.activations.module import build_activation, xielu
 from stamm.activations.spec import Gated, Piece, Spec
-from stamm.activations.spec.parameters import Identity, Parameter, Softplus
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.base.errors import ConfigError
+
+# Not linear in its parameters: the mixed parameter curvatures matter.
+BENT = spec_from_arguments(
+    ["x <= knee: a**2*exp(x)", "x > knee: a**2*exp(knee)"],
+    ["a=0.7:identity", "knee=0.4:softplus"],
+    name="bent",
+)
 
 
 def inputs(spec: Spec) -> list[Tensor]:
@@ -49,21 +58,7 @@ def test_gradcheck_in_inputs_and_raw_parameters(spec: Spec) -> None:
 
 
 def test_gradgradcheck_where_parameters_bend() -> None:
-    # Not linear in its parameters: the mixed parameter curvatures matter.
-    spec = Spec(
-        name="bent",
-        title="",
-        source="",
-        pieces=(
-            Piece(where="x <= knee", formula="a**2*exp(x)"),
-            Piece(where="x > knee", formula="a**2*exp(knee)"),
-        ),
-        parameters=(
-            Parameter(name="a", initial=0.7, bijection=Identity()),
-            Parameter(name="knee", initial=0.4, bijection=Softplus()),
-        ),
-    )
-    module = build_activation(spec, dtype=torch.float64)
+    module = build_activation(BENT, dtype=torch.float64)
     a, knee = module.get_parameter("a"), module.get_parameter("knee")
     x = torch.tensor([-2.0, -0.3, 0.2, 0.9, 3.0], dtype=torch.float64, requires_grad=True)
 
@@ -77,23 +72,11 @@ def test_gradgradcheck_where_parameters_bend() -> None:
 
 def test_the_gradients_that_a_surrogate_gives_are_differentiated_as_they_are() -> None:
     # The first gradients are w s(x) and the sum of w df/dp: two functions, each with its slopes.
-    spec = Spec(
-        name="eased",
-        title="",
-        source="",
-        pieces=(
-            Piece(where="x <= knee", formula="a**2*exp(x)"),
-            Piece(where="x > knee", formula="a**2*exp(knee)"),
-        ),
-        parameters=(
-            Parameter(name="a", initial=0.7, bijection=Identity()),
-            Parameter(name="knee", initial=0.4, bijection=Softplus()),
-        ),
-        surrogate=(
-            Piece(where="x <= knee", formula="logistic(x)"),
-            Piece(where="x > knee", formula="x**2"),
-        ),
+    surrogate = (
+        Piece(where="x <= knee", formula="logistic(x)"),
+        Piece(where="x > knee", formula="x**2"),
     )
+    spec = replace(BENT, name="eased", surrogate=surrogate)
     module = build_activation(spec, dtype=torch.float64)
     x = torch.tensor([-2.0, -0.3, 0.2, 0.9, 3.0], dtype=torch.float64, requires_grad=True)
     weight = torch.linspace(0.5, 2.5, 5, dtype=torch.float64, requires_grad=True)
@@ -175,16 +158,7 @@ def test_parameter_gradients_are_right_in_bfloat16() -> None:
 
 
 def test_gradients_reach_raw_through_a_trainable_bound() -> None:
-    spec = Spec(
-        name="bounded",
-        title="",
-        source="",
-        pieces=(Piece(where="all x", formula="a*x"),),
-        parameters=(
-            Parameter(name="a", initial=2.0, bijection=Softplus(above="b")),
-            Parameter(name="b", initial=0.5, bijection=Softplus()),
-        ),
-    )
+    spec = spec_from_arguments(["all x: a*x"], ["a=2:softplus>b", "b=0.5:softplus"], name="bounded")
     module = build_activation(spec)
     module(torch.tensor([2.0])).backward()
     a, b = module.get_parameter("a"), module.get_parameter("b")

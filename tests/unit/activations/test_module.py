@@ -179,14 +179,7 @@ def test_errors_of_building() -> None:
         build_activation("xielu", compat="esp")
     with pytest.raises(ConfigError, match=r"torch.int64 is not a floating-point type"):
         build_activation("xielu", dtype=torch.int64)
-    taken = Parameter(name="training", initial=1.0, bijection=Identity())
-    spec = Spec(
-        name="mine",
-        title="",
-        source="",
-        pieces=(Piece(where="all x", formula="training*x"),),
-        parameters=(taken,),
-    )
+    spec = spec_from_arguments(["all x: training*x"], ["training=1:identity"], name="mine")
     with pytest.raises(ConfigError, match="the parameter name 'training' is taken"):
         build_activation(spec)
 
@@ -198,13 +191,8 @@ def test_errors_of_building() -> None:
 def test_user_specs_survive_far_out(formula: str, torch_name: str) -> None:
     known = getattr(nn.functional, torch_name or "sigmoid")
     start = float(known(torch.tensor(0.0, dtype=torch.float64)))
-    spec = Spec(
-        name="mine",
-        title="",
-        source="",
-        pieces=(Piece(where="all x", formula=formula),),
-        anchor=("0", "log(2)" if torch_name == "softplus" else repr(start)),
-    )
+    height = "log(2)" if torch_name == "softplus" else repr(start)
+    spec = spec_from_arguments([f"all x: {formula}"], name="mine", anchor=f"0={height}")
     x = torch.tensor([-1e30, -300.0, -20.0, -0.5, 0.0, 0.5, 20.0, 300.0, 1e30])
     assert torch.allclose(build_activation(spec)(x), known(x), rtol=1e-6, atol=0)
 
@@ -223,23 +211,13 @@ def test_a_scaled_exponential_keeps_its_digits() -> None:
 
 
 def test_a_form_that_overflows_is_refused() -> None:
-    spec = Spec(
-        name="mine",
-        title="",
-        source="",
-        pieces=(Piece(where="all x", formula="exp(x)/(1 + exp(x))**2"),),
-    )
+    spec = spec_from_arguments(["all x: exp(x)/(1 + exp(x))**2"], name="mine")
     with pytest.raises(ConfigError, match=r"no form of .* is known that survives x = 1000"):
         build_activation(spec)
 
 
 def test_a_user_spec_is_derived_in_place() -> None:
-    spec = Spec(
-        name="elu",
-        title="ELU",
-        source="",
-        pieces=(Piece(where="x > 0", formula="1"), Piece(where="x <= 0", formula="exp(x)")),
-    )
+    spec = spec_from_arguments(["x > 0: 1", "x <= 0: exp(x)"], name="elu")
     x = torch.linspace(-5, 3, 101, dtype=torch.float64)
     assert torch.allclose(build_activation(spec)(x), nn.functional.elu(x), rtol=1e-14)
     assert build_activation(replace(spec, name="again"))(x).shape == x.shape

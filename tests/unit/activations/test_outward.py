@@ -32,8 +32,8 @@ from stamm.activations.derivation.primitives import (
     softplus,
 )
 from stamm.activations.derivation.stable_forms import FARTHEST, machine_value
-from stamm.activations.spec import Piece, Spec
-from stamm.activations.spec.parameters import Parameter, Softplus
+from stamm.activations.spec import Spec
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.base.errors import ConfigError
 from tests.unit.activations.truths import parameter_truth, truth
 
@@ -192,10 +192,4 @@ def test_the_scale_beside_x(formula: sympy.Expr, scale: sympy.Expr | None) -> No
 
 
 def scaled(gradient: str) -> Spec:
-    return Spec(
-        name="scaled",
-        title="",
-        source="",
-        pieces=(Piece(where="all x", formula=gradient),),
-        parameters=(Parameter(name="a", initial=1.0, bijection=Softplus()),),
-    )
+    return spec_from_arguments([f"all x: {gradient}"], ["a=1:softplus"], name="scaled")

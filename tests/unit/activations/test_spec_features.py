@@ -14,6 +14,7 @@ from stamm.activations.catalog import get
 from stamm.activations.derivation.derive import derive
 from stamm.activations.module import build_activation
 from stamm.activations.spec import Factor, Gated, Jump, Piece, Spec
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.activations.spec.parameters import Between, Fixed, Identity, Parameter, Softplus
 from stamm.base.errors import ConfigError
 from tests.unit.activations.truths import parameter_truth, truth
@@ -137,17 +138,8 @@ def test_a_knot_may_move_with_a_parameter() -> None:
 
 
 def test_powers_with_a_trainable_exponent() -> None:
-    p = Parameter(name="p", initial=2.0, bijection=Softplus(above="1"))
-    power = Spec(
-        name="mine",
-        title="",
-        source="a test",
-        pieces=(
-            Piece(where="x > 0", formula="p*x**(p - 1)", integral="x**p"),
-            Piece(where="x <= 0", formula="0"),
-        ),
-        parameters=(p,),
-    )
+    pieces = ["x > 0: p*x**(p - 1) | x**p", "x <= 0: 0"]
+    power = spec_from_arguments(pieces, ["p=2:softplus>1"], name="mine")
     module = build_activation(power)
     x = torch.tensor([-1.0, 0.0, 0.5, 3.0], requires_grad=True)
     y = module(x)
@@ -158,12 +150,7 @@ def test_powers_with_a_trainable_exponent() -> None:
 
 
 def test_a_hint_that_is_wrong_is_refused() -> None:
-    wrong = Spec(
-        name="wrong",
-        title="",
-        source="",
-        pieces=(Piece(where="all x", formula="2*x", integral="x**3"),),
-    )
+    wrong = spec_from_arguments(["all x: 2*x | x**3"], name="wrong")
     with pytest.raises(ConfigError, match=r"the antiderivative found for piece 'all x' is wrong"):
         derive(wrong)
 

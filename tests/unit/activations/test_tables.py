@@ -25,7 +25,8 @@ from stamm.activations.derivation.primitives import X, gompertz, logistic, softp
 from stamm.activations.derivation.special import softplus_integral
 from stamm.activations.derivation.tables import TabulatedIntegral, table_of, tables_of
 from stamm.activations.module import build_activation
-from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec import Spec
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.base.errors import ConfigError
 from tests.unit.activations.truths import apa_integral
 
@@ -57,12 +58,7 @@ def _double(numbers: list[Any]) -> Tensor:
 
 
 def _spec(formula: str) -> Spec:
-    return Spec(
-        name="tabulated",
-        title="A gradient without closed form",
-        source="",
-        pieces=(Piece(where="all x", formula=formula),),
-    )
+    return spec_from_arguments([f"all x: {formula}"], name="tabulated")
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,12 @@ from stamm.activations.conformance.implementations import StammImplementation
 from stamm.activations.conformance.judge import judge, table_sentences, tabulated
 from stamm.activations.conformance.reference import truth_errors, truth_finding
 from stamm.activations.derivation.derive import derive
-from stamm.activations.spec import Piece, Spec
+from stamm.activations.spec import Piece
+from stamm.activations.spec.command_line import spec_from_arguments
 from stamm.activations.spec.parameters import Parameter, Softplus
 from stamm.base.errors import DataError
 
-TABLED = Spec(
-    name="tabled",
-    title="",
-    source="",
-    pieces=(Piece(where="all x", formula="x*gompertz(x)"),),
-)
+TABLED = spec_from_arguments(["all x: x*gompertz(x)"], name="tabled")
 SENTENCE = (
     "f rests on a table of 201 cells on [-4, 46.25], within 2e-17 of |f| + |x f'|, or 1e-18,"
     " before rounding; its slopes are exact"

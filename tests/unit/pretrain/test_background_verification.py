@@ -14,7 +14,8 @@ import torch
 from stamm.base.console import NoProgress
 from stamm.base.errors import DataError, RunError
 from stamm.base.files import sha256_file, write_json
-from stamm.corpus.packed_dataset import MANIFEST, SCHEMA, SIDECAR_SCHEMA, PackedSplit
+from stamm.corpus.packed_dataset import MANIFEST, SIDECAR_SCHEMA, PackedSplit
+from stamm.corpus.records import PackManifest
 from stamm.corpus.shards import write_shard
 from stamm.corpus.tables import write_rows
 from stamm.engine.background_check import BackgroundCheck
@@ -85,8 +86,11 @@ def pack(tmp_path: Path) -> Path:
         write_rows(folder / f"{name}.documents.parquet", SIDECAR_SCHEMA, rows)
         files = {end: sha256_file(folder / f"{name}{end}") for end in (".bin", ".idx")}
         shards.append({"name": name, "tokens": 100, "sha256": files})
-    splits = {"train": {"shards": shards}}
-    write_json(folder / MANIFEST, {"schema": SCHEMA, "vocabulary": VOCABULARY, "splits": splits})
+    splits = {"train": {"tokens": 200, "documents": 10, "shards": shards}}
+    write_json(
+        folder / MANIFEST,
+        {"schema": PackManifest.SCHEMA, "vocabulary": VOCABULARY, "splits": splits},
+    )
     return folder
 
 

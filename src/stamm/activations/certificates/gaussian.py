@@ -205,14 +205,14 @@ def edge_of_chaos(sampler: Sampler) -> dict[str, Any]:
     return {"claim": claim, "status": "measured", "points": rows}
 
 
-def harmonics(sampler: Sampler, amplitude: float = 1.0) -> dict[str, Any]:
-    """The mean of f(A sin t) and the amplitudes of its first five harmonics, with their signs.
+def harmonics(sampler: Sampler) -> dict[str, Any]:
+    """The mean of f(sin t) and the amplitudes of its first five harmonics, with their signs.
 
-    Odd harmonics are sines and even ones cosines, since A sin t is symmetric about pi/2.
+    Odd harmonics are sines and even ones cosines, since sin t is symmetric about pi/2.
     """
-    inner = [math.asin(b / amplitude) for b in sampler.breaks if abs(b) < amplitude]
+    inner = [math.asin(b) for b in sampler.breaks if abs(b) < 1]
     ends = [-math.pi / 2, *inner, math.pi / 2]
-    points = [(t, w, sampler(amplitude * math.sin(t))[0]) for t, w in nodes(panels(ends, 0.1))]
+    points = [(t, w, sampler(math.sin(t))[0]) for t, w in nodes(panels(ends, 0.1))]
     mean = math.fsum(w * f for _, w, f in points) / math.pi
     amplitudes = [
         2.0
@@ -226,7 +226,7 @@ def harmonics(sampler: Sampler, amplitude: float = 1.0) -> dict[str, Any]:
         "claim": f"f(sin t) has mean {shown(measured(mean), 4)} and"
         f" {shown(share, 3)} of its first harmonic in overtones",
         "status": "measured",
-        "input_amplitude": amplitude,
+        "input_amplitude": 1.0,
         "mean": measured(mean),
         "amplitudes": [measured(h) for h in amplitudes],
     }

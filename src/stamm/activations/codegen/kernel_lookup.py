@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +10,7 @@ from types import ModuleType
 
 from torch import Tensor
 
+from stamm.activations.describe import shipped_source
 from stamm.activations.primitives import Parameters
 from stamm.activations.spec import Spec
 from stamm.activations.spec.shipped import NAMES
@@ -61,10 +61,7 @@ def kernel_of(spec: Spec) -> Kernel:
 
 def kernel_text(spec: Spec) -> str:
     """The source of the kernel of a spec."""
-    name = NAMES.get(spec.content_hash)
-    if name is None:
-        return _known_source(spec)
-    return inspect.getsource(import_module(f"{_KERNELS}.{name}"))
+    return shipped_source(spec) or _known_source(spec)
 
 
 def _known_source(spec: Spec) -> str:

@@ -38,9 +38,9 @@ BAD_ROW, EMPTY_ANSWER, TRUNCATED = "bad_row", "empty_answer", "truncated_file"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def read_examples(path: Path, limits: ReadLimits | None = None) -> Iterator[Example | BadRow]:
+def read_examples(path: Path) -> Iterator[Example | BadRow]:
     """The examples of a file, in order, and a BadRow for each invalid row."""
-    return (example for _, example in read_rows(path, limits))
+    return (example for _, example in read_rows(path))
 
 
 def read_rows(

@@ -26,11 +26,14 @@ class AnswerTokens(Protocol):
         """Which ids the model wrote: the tokens whose log-probabilities are summed."""
 
 
+_BATCH_TOKENS = 16_384
+
+
 @torch.no_grad()
 def completion_log_probs(
     decoder: Decoder,
     answers: Sequence[AnswerTokens],
-    batch_tokens: int = 16_384,
+    batch_tokens: int = _BATCH_TOKENS,
     progress: Progress | None = None,
 ) -> Tensor:
     """Log-probability of each answer's supervised tokens in nats, float64, shape (len(answers),).
@@ -60,12 +63,10 @@ def completion_log_probs(
 
 
 @torch.no_grad()
-def token_log_probs(
-    decoder: Decoder, answers: Sequence[AnswerTokens], batch_tokens: int = 16_384
-) -> list[list[float]]:
+def token_log_probs(decoder: Decoder, answers: Sequence[AnswerTokens]) -> list[list[float]]:
     """Log-probability of every supervised token of each answer, in nats, as `completion_log_probs`."""
     log_probs: list[list[float]] = [[] for _ in answers]
-    for rows, tokens_BT, completion_BT in _passes(decoder, answers, batch_tokens):
+    for rows, tokens_BT, completion_BT in _passes(decoder, answers, _BATCH_TOKENS):
         counted_BT = completion_BT >= 0
         number_BT = (counted_BT.flatten().cumsum(0) - 1).view_as(counted_BT)
         log_prob_N = decoder.sequence_log_probs(

@@ -151,16 +151,13 @@ class ConsentPolicies:
         site = self._site(url, host)
         return header_refusal(signals, agents, enabled, site=site, metas_follow=is_html)
 
-    def unread_terms(self, decision: Decision, signals: Signals, links: Sequence[str] = ()) -> str:
-        """Terms of use that the site or the page names, and that were not read; "" without any.
-
-        links   addresses of RSL licences in the page
-        """
+    def unread_terms(self, decision: Decision, signals: Signals) -> str:
+        """Terms of use that the site or the page names, and that were not read; "" without any."""
         host = decision.host
         file = self._ai_txt.file(host) if host else None
         terms = [decision.terms] if decision.terms else []
         terms += ["ai.txt in an unknown format"] if file is not None and file.unread else []
-        return "; ".join([*terms, *unread_terms(signals, links)])[:LONGEST_FIELD]
+        return "; ".join([*terms, *unread_terms(signals)])[:LONGEST_FIELD]
 
     def refusal_by_meta(
         self,

@@ -66,12 +66,12 @@ def _title(config: EvidenceConfig) -> str:
 
 def _front_matter(config: EvidenceConfig, facts: LedgerFacts) -> str:
     """YAML; untrusted text is written as JSON strings, which are valid YAML."""
-    codes = sorted({name.partition("_")[0] for name in facts.languages})
+    codes = sorted({name.partition("_")[0] for name in facts.summary.kept_by_language})
     named = [f"- {_yaml(name)}" for name in codes if _LANGUAGE.fullmatch(name)]
     lines = ["---", *(["language:", *named] if named else [])]
     lines += [f"license: {_yaml(config.licence or 'unknown')}"]
     lines += [f"pretty_name: {_yaml(config.model or 'Training data')}"]
-    lines += ["size_categories:", f"- {_yaml(_size(facts.kept))}"]
+    lines += ["size_categories:", f"- {_yaml(_size(facts.summary.n_kept))}"]
     lines += ["task_categories:", "- text-generation", "tags:", "- stamm", "- pretraining", "---"]
     return "\n".join(lines)
 
@@ -89,14 +89,14 @@ def _size(documents: int) -> str:
 def _opening(facts: LedgerFacts) -> str:
     summary = facts.summary
     tokens = ""
-    if facts.train_tokens is not None:
+    if facts.train is not None:
         tokens = (
-            f" The training stream has {facts.train_tokens:,} tokens, repeats and planted passages "
+            f" The training stream has {facts.train.tokens:,} tokens, repeats and planted passages "
             "counted."
         )
     return (
-        f"{counted(summary['n_in'], 'document')} came in, {facts.kept:,} stayed "
-        f"({bytes_text(summary['bytes_kept'])} of text in {counted(len(facts.languages), 'language')})."
+        f"{counted(summary.n_in, 'document')} came in, {facts.summary.n_kept:,} stayed "
+        f"({bytes_text(summary.bytes_kept)} of text in {counted(len(facts.summary.kept_by_language), 'language')})."
         f"{tokens} Every number here was counted from the ledger, which has a row for each document "
         "with its decision, rule and date."
     )
@@ -109,7 +109,7 @@ def _sections(
     yield (
         "What was left out",
         [
-            f"{counted(summary['n_dropped'], 'document')}, {count_opt_outs(facts):,} of them because of a "
+            f"{counted(summary.n_dropped, 'document')}, {count_opt_outs(facts):,} of them because of a "
             "reservation of rights.",
             table(reasons_table(facts)),
         ],
@@ -146,7 +146,7 @@ def _sections(
             "Found by form and check digits, replaced by a marker, counted, never kept.",
             table(
                 MarkdownTable(
-                    columns=("kind", "replaced"), rows=tuple(summary["pii_replaced"].items())
+                    columns=("kind", "replaced"), rows=tuple(summary.pii_replaced.items())
                 )
             ),
         ],
@@ -156,22 +156,20 @@ def _sections(
 
 
 def _splits(facts: LedgerFacts) -> Iterator[str]:
-    rows = tuple(
-        (n, split["documents"], split["bytes"]) for n, split in facts.summary["by_split"].items()
-    )
+    rows = tuple((n, split.documents, split.bytes) for n, split in facts.summary.by_split.items())
     yield table(MarkdownTable(columns=("split", "documents", "bytes"), rows=rows))
-    if facts.planted:
+    if facts.summary.n_probes:
         yield (
-            f"Counted here and nowhere else on this card: {counted(facts.planted, 'passage')} "
+            f"Counted here and nowhere else on this card: {counted(facts.summary.n_probes, 'passage')} "
             "planted to measure later what a model memorized."
         )
-    stages = facts.tokens["splits"]["train"].get("stages", []) if facts.tokens else []
+    stages = facts.train.stages if facts.train else ()
     if len(stages) > 1:
         yield table(
             MarkdownTable(
                 columns=("stage of the training stream", "documents, with repeats", "tokens"),
                 rows=tuple(
-                    (str(stage.get("name", number)), stage["documents"], stage["tokens"])
+                    (stage.name or str(number), stage.documents, stage.tokens)
                     for number, stage in enumerate(stages, 1)
                 ),
             )

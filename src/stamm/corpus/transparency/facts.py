@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from stamm.base.errors import ConfigError, DataError
-from stamm.base.files import atomic, canonical_json, read_json
+from stamm.base.files import atomic, canonical_json
+from stamm.base.schema import read_record
 from stamm.corpus.ledger import KEPT
-from stamm.corpus.packed_dataset import MANIFEST
+from stamm.corpus.packed_dataset import read_split
 from stamm.corpus.query import Query
+from stamm.corpus.records import CorpusSummary, PackSplit
 from stamm.corpus.summary import SUMMARY
 from stamm.corpus.transparency.config import EvidenceConfig, Kind
 from stamm.runs.sharded_job import read_manifests
@@ -54,7 +56,6 @@ class ConsentCount:
 class LedgerFacts:
     """Counts of a corpus. Every text is untrusted.
 
-    summary       content of summary.json
     sources       the largest by bytes, with num_sources pairs of source and licence in all
     kinds         kept documents and bytes by assigned kind; "" without one
     licences      licence, kept documents, bytes
@@ -62,11 +63,11 @@ class LedgerFacts:
     agents        refused crawlers, with the number of documents
     last          latest date of a kept document, "" when none has one
     undated       kept documents without a date
-    tokens        manifest of the packed corpus, None when there is none
+    train         the training stream, repeats counted; None when nothing was packed
     shards        manifests of the corpus' shards, by name
     """
 
-    summary: Mapping[str, Any]
+    summary: CorpusSummary
     sources: tuple[SourceCount, ...]
     num_sources: int
     kinds: Mapping[str, tuple[int, int]]
@@ -75,35 +76,8 @@ class LedgerFacts:
     agents: tuple[tuple[str, int], ...]
     last: str
     undated: int
-    tokens: Mapping[str, Any] | None
+    train: PackSplit | None
     shards: Mapping[str, Mapping[str, Any]]
-
-    @property
-    def kept(self) -> int:
-        """Kept documents, without planted passages."""
-        return int(self.summary["n_kept"])
-
-    @property
-    def planted(self) -> int:
-        """Passages planted on purpose."""
-        return int(self.summary["n_probes"])
-
-    @property
-    def languages(self) -> Mapping[str, Mapping[str, int]]:
-        """Kept documents and bytes by language."""
-        languages: Mapping[str, Mapping[str, int]] = self.summary["kept_by_language"]
-        return languages
-
-    @property
-    def reasons(self) -> Mapping[str, Mapping[str, int]]:
-        """Dropped documents and bytes by reason."""
-        reasons: Mapping[str, Mapping[str, int]] = self.summary["dropped_by_reason"]
-        return reasons
-
-    @property
-    def train_tokens(self) -> int | None:
-        """Tokens of the training stream, repeats counted; None when nothing was packed."""
-        return None if self.tokens is None else int(self.tokens["splits"]["train"]["tokens"])
 
     @property
     def unassigned(self) -> int:
@@ -119,16 +93,16 @@ def read_facts(
     query    has a view called ledger
     Raises   DataError when ledger and summary differ, or no document was kept.
     """
-    summary = _summary(corpus)
+    summary = read_record(CorpusSummary, corpus / SUMMARY)
     ((kept, undated, last),) = query.rows(
         "select count(*), count(*) filter (not dated), coalesce(max(day) filter (dated), '') from (select left(date, 10) as day, "
         "try_cast(left(date, 10) as date) is not null and "
         "regexp_full_match(left(date, 10), '[0-9]{4}-[0-9]{2}-[0-9]{2}') as dated from ledger "
         f"where {KEPT_OWN})"
     )
-    if kept != summary["n_kept"]:
+    if kept != summary.n_kept:
         raise DataError(
-            f"{corpus / SUMMARY} has {summary['n_kept']} kept documents, the ledger {kept}",
+            f"{corpus / SUMMARY} has {summary.n_kept} kept documents, the ledger {kept}",
             fix="Build the corpus again",
         )
     if not kept:
@@ -172,7 +146,7 @@ def read_facts(
         ),
         last=last,
         undated=undated,
-        tokens=None if pack is None else _packed(pack),
+        train=None if pack is None else read_split(pack, "train")[1],
         shards=read_manifests(corpus),
     )
 
@@ -197,44 +171,6 @@ def _consents(query: Query) -> tuple[ConsentCount, ...]:
             f"from ledger where {OWN} group by state order by count(*) desc, state"
         )
     )
-
-
-def _summary(corpus: Path) -> dict[str, Any]:
-    summary = read_json(corpus / SUMMARY)
-    needed = {"n_in", "n_kept", "n_dropped", "n_probes", "bytes_in", "bytes_kept", "pii_replaced"}
-    needed |= {"dropped_by_reason", "kept_by_language", "by_split"}
-    missing = sorted(needed - summary.keys()) if isinstance(summary, dict) else ["n_in"]
-    if missing:
-        raise DataError(f"{corpus / SUMMARY} has no {missing[0]!r}", fix="Build the corpus again")
-    for name in sorted(needed):
-        whole = name.startswith(("n_", "bytes_"))
-        if not (_is_count(summary[name]) if whole else isinstance(summary[name], dict)):
-            raise DataError(
-                f"{corpus / SUMMARY} has no {'number' if whole else 'table'} under {name!r}",
-                fix="Build the corpus again",
-            )
-    return dict(summary)
-
-
-def _packed(pack: Path) -> dict[str, Any]:
-    manifest = read_json(pack / MANIFEST)
-    try:
-        train = manifest["splits"]["train"]
-        stages = train.get("stages", [])
-        counts = [train["tokens"], *train.get("tokens_by_language", {}).values()]
-        counts += [stage[key] for stage in stages for key in ("documents", "tokens")]
-        sound = all(map(_is_count, counts))
-    except (KeyError, TypeError, AttributeError):
-        sound = False
-    if not sound:
-        raise DataError(
-            f"{pack / MANIFEST} is not a manifest of a packed corpus", fix="Pack the corpus again"
-        )
-    return dict(manifest)
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
 
 
 # Second-level names under which registries of countries register names.
@@ -357,12 +293,16 @@ def check_contradictions(config: EvidenceConfig, facts: LedgerFacts) -> None:
 
 def count_opt_outs(facts: LedgerFacts) -> int:
     """Number of documents dropped because of an opt-out."""
-    return sum(facts.reasons[name]["documents"] for name in OPT_OUTS if name in facts.reasons)
+    return sum(
+        facts.summary.dropped_by_reason[name].documents
+        for name in OPT_OUTS
+        if name in facts.summary.dropped_by_reason
+    )
 
 
 def used_by_ledger(facts: LedgerFacts, kind: Kind) -> bool | None:
     """Whether a source is of the kind; False where each is of another, else None. Planted: "other"."""
-    if facts.kinds.get(kind, (0, 0))[0] or (kind == "other" and facts.planted):
+    if facts.kinds.get(kind, (0, 0))[0] or (kind == "other" and facts.summary.n_probes):
         return True
     return None if facts.unassigned else False
 
@@ -388,13 +328,13 @@ def _contradictions(config: EvidenceConfig, facts: LedgerFacts) -> Iterator[str]
     )
     if config.opt_outs_removed and not asked:
         yield "evidence.opt_outs_removed = True, but the ledger records no website's answer"
-    replaced = sum(facts.summary["pii_replaced"].values())
+    replaced = sum(facts.summary.pii_replaced.values())
     if config.personal_data_removed is False and replaced:
         yield f"evidence.personal_data_removed = False, but {replaced} values were replaced"
-    if config.languages is not None and config.languages != len(facts.languages):
+    if config.languages is not None and config.languages != len(facts.summary.kept_by_language):
         yield (
             f"evidence.languages = {config.languages}, but the kept documents are in "
-            f"{len(facts.languages)}"
+            f"{len(facts.summary.kept_by_language)}"
         )
     for name in ("latest", "collected_until"):
         month = getattr(config, name)
@@ -407,6 +347,6 @@ def _reason(facts: LedgerFacts, kind: Kind) -> str:
     documents = facts.kinds.get(kind, (0, 0))[0]
     if documents:
         return f"{documents} documents are of a source that is assigned to it"
-    if kind == "other" and facts.planted:
-        return f"{facts.planted} passages were planted, which is a source of its own"
+    if kind == "other" and facts.summary.n_probes:
+        return f"{facts.summary.n_probes} passages were planted, which is a source of its own"
     return "every source is assigned to another kind"

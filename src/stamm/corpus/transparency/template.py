@@ -192,8 +192,8 @@ def reasons_table(facts: LedgerFacts, only: tuple[str, ...] | None = None) -> Ma
     return MarkdownTable(
         columns=("reason", "what it means", "documents", "bytes"),
         rows=tuple(
-            (name, reason_text(name), counts["documents"], counts["bytes"])
-            for name, counts in facts.reasons.items()
+            (name, reason_text(name), counts.documents, counts.bytes)
+            for name, counts in facts.summary.dropped_by_reason.items()
             if only is None or name in only
         ),
     )
@@ -223,7 +223,7 @@ def sources_table(facts: LedgerFacts, kind: str | None = None) -> MarkdownTable:
     fitting = [source for source in facts.sources if kind is None or source.kind == kind]
     shown = fitting[:_MOST_ROWS]
     if kind is None:
-        num_hidden, documents = facts.num_sources - len(shown), facts.kept
+        num_hidden, documents = facts.num_sources - len(shown), facts.summary.n_kept
     else:
         # Beyond the largest thousand the kinds are only counted in documents.
         num_hidden, documents = len(fitting) - len(shown), facts.kinds.get(kind, (0, 0))[0]
@@ -242,7 +242,7 @@ def sources_table(facts: LedgerFacts, kind: str | None = None) -> MarkdownTable:
 def licences_table(facts: LedgerFacts) -> MarkdownTable:
     """Kept documents by licence, as the documents state it."""
     shown = facts.licences[:_MOST_ROWS]
-    missing = facts.kept - sum(n for _, n, _ in shown)
+    missing = facts.summary.n_kept - sum(n for _, n, _ in shown)
     return MarkdownTable(
         columns=("licence as stated", "documents", "bytes"),
         rows=tuple((name or UNSTATED, n, size) for name, n, size in shown),
@@ -252,15 +252,15 @@ def licences_table(facts: LedgerFacts) -> MarkdownTable:
 
 def languages_table(facts: LedgerFacts) -> MarkdownTable:
     """Kept documents and bytes by language, with its tokens where the corpus is packed."""
-    tokens = facts.tokens["splits"]["train"].get("tokens_by_language", {}) if facts.tokens else {}
-    every = list(facts.languages.items())
+    tokens = facts.train.tokens_by_language if facts.train else {}
+    every = list(facts.summary.kept_by_language.items())
     columns = ("language", "documents", "bytes", "tokens, with repeats and planted passages")
     rows = [
-        (name or UNDETERMINED, counts["documents"], counts["bytes"], tokens.get(name, 0))
+        (name or UNDETERMINED, counts.documents, counts.bytes, tokens.get(name, 0))
         for name, counts in every[:_MOST_ROWS]
     ]
     width = len(columns) if tokens else len(columns) - 1
-    missing = sum(counts["documents"] for _, counts in every[_MOST_ROWS:])
+    missing = sum(counts.documents for _, counts in every[_MOST_ROWS:])
     return MarkdownTable(
         columns=columns[:width],
         rows=tuple(row[:width] for row in rows),
@@ -285,7 +285,7 @@ def domains_table(path: Path, domains: DomainCounts) -> MarkdownTable:
 
 def eu_languages(facts: LedgerFacts) -> int:
     """Number of the 24 official languages of the Union with a kept document."""
-    languages = {name.partition("_")[0] for name in facts.languages}
+    languages = {name.partition("_")[0] for name in facts.summary.kept_by_language}
     return sum(bool(languages & set(codes)) for codes in EU_LANGUAGES)
 
 

@@ -180,8 +180,8 @@ def _model(ask: _Asked) -> Iterator[Question]:
 
 def _modalities(ask: _Asked) -> Iterator[Question]:
     facts = ask.facts
-    tokens = facts.train_tokens
-    text = bytes_text(facts.summary["bytes_kept"])
+    tokens = None if facts.train is None else facts.train.tokens
+    text = bytes_text(facts.summary.bytes_kept)
     size = f"{text} of text; the corpus is not packed, so that its tokens are not counted"
     if tokens is not None:
         size = f"{size_band(tokens)}: {tokens:,} tokens, repeats and planted passages counted, from {text} of text"
@@ -189,7 +189,7 @@ def _modalities(ask: _Asked) -> Iterator[Question]:
     if facts.last:
         dated = (
             f"The latest date of a kept document is {facts.last}; {facts.undated:,} of "
-            f"{facts.kept:,} have none. The meaning of a date depends on the source."
+            f"{facts.summary.n_kept:,} have none. The meaning of a date depends on the source."
         )
     yield from_ledger("Modality", "Text. No other modality is in the corpus.")
     yield from_ledger("Training data size", f"{size}.")
@@ -200,19 +200,21 @@ def _modalities(ask: _Asked) -> Iterator[Question]:
     yield from_ledger("Linguistic characteristics", _linguistic(facts), languages_table(facts))
     yield from_ledger(
         "Other relevant characteristics",
-        f"{facts.summary['n_in']:,} documents came in, {facts.kept:,} stayed. Every one "
+        f"{facts.summary.n_in:,} documents came in, {facts.summary.n_kept:,} stayed. Every one "
         "has a row in a ledger with its decision, rule and date.",
     )
 
 
 def _linguistic(facts: LedgerFacts) -> str:
-    total = max(facts.summary["bytes_kept"], 1)
-    name, most = max(facts.languages.items(), key=lambda item: (item[1]["bytes"], item[0]))
+    total = max(facts.summary.bytes_kept, 1)
+    name, most = max(
+        facts.summary.kept_by_language.items(), key=lambda item: (item[1].bytes, item[0])
+    )
     # The language of a document is untrusted text; only a tag is written into a sentence.
     name = name if _TAG.fullmatch(name) else "one of another name"
     return (
-        f"{len(facts.languages):,} languages, those in two scripts counted twice; {name} has most "
-        f"text ({100 * most['bytes'] / total:.1f} %). Of the {len(EU_LANGUAGES)} official "
+        f"{len(facts.summary.kept_by_language):,} languages, those in two scripts counted twice; {name} has most "
+        f"text ({100 * most.bytes / total:.1f} %). Of the {len(EU_LANGUAGES)} official "
         f"languages of the Union {eu_languages(facts)} occur."
     )
 
@@ -222,7 +224,7 @@ def _unassigned(facts: LedgerFacts) -> Iterator[Question]:
         yield Question(
             asks=(
                 "Of which kind are these sources: public, licensed, private, crawled, user, service, "
-                f"synthetic or other? They hold {facts.unassigned:,} of {facts.kept:,} documents"
+                f"synthetic or other? They hold {facts.unassigned:,} of {facts.summary.n_kept:,} documents"
             ),
             answer=None,
             origin="",
@@ -301,10 +303,10 @@ def _synthetic(ask: _Asked) -> Iterator[Question]:
 
 def _other(ask: _Asked) -> Iterator[Question]:
     yield ask.used("other", "Were data sources of any other kind used?")
-    if ask.facts.planted:
+    if ask.facts.summary.n_probes:
         yield from_ledger(
             "Planted passages",
-            f"{counted(ask.facts.planted, 'passage')} planted on purpose, to measure later what the "
+            f"{counted(ask.facts.summary.n_probes, 'passage')} planted on purpose, to measure later what the "
             "model memorized. The ledger names each; none is counted among the documents.",
         )
     if ask.facts.kinds.get("other"):
@@ -331,16 +333,16 @@ def _reservations(ask: _Asked) -> Iterator[Question]:
 
 def _illegal(ask: _Asked) -> Iterator[Question]:
     yield ask.provider("Measures to remove illegal content", "illegal_content")
-    if _TOXIC in ask.facts.reasons:
+    if _TOXIC in ask.facts.summary.dropped_by_reason:
         yield from_ledger(
             "Documents left out as toxic, which is not the same as illegal",
-            f"{counted(ask.facts.reasons[_TOXIC]['documents'], 'document')}.",
+            f"{counted(ask.facts.summary.dropped_by_reason[_TOXIC].documents, 'document')}.",
         )
 
 
 def _further(ask: _Asked) -> Iterator[Question]:
     summary = ask.facts.summary
-    replaced = summary["pii_replaced"]
+    replaced = summary.pii_replaced
     yield from_ledger(
         "Personal data",
         f"{sum(replaced.values()):,} values were found by form and check digits and "
@@ -349,7 +351,7 @@ def _further(ask: _Asked) -> Iterator[Question]:
     )
     yield from_ledger(
         "Everything that was left out, by reason",
-        f"{summary['n_dropped']:,} of {summary['n_in']:,} documents.",
+        f"{summary.n_dropped:,} of {summary.n_in:,} documents.",
         reasons_table(ask.facts),
     )
     if ask.config.comments:

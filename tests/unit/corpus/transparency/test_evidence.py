@@ -262,36 +262,44 @@ def test_a_language_cannot_speak_in_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "train",
+    ("train", "message"),
     [
-        {"tokens_by_language": None},
-        {"tokens_by_language": {"eng_Latn": "<b>many</b>"}},
-        {"tokens": "5"},
-        {"tokens": -1},
-        {"stages": [{"documents": 1}]},
-        {"stages": [{"documents": 1, "tokens": None}]},
-        {"stages": 7},
+        ({"tokens_by_language": 7}, "tokens_by_language holds a plain value"),
+        (
+            {"tokens_by_language": {"eng_Latn": "<b>many</b>"}},
+            "'<b>many</b>' is not a whole number",
+        ),
+        ({"tokens_by_language": {"eng_Latn": -1}}, "tokens_by_language = .* is not a whole number"),
+        ({"tokens": "5"}, "tokens = '5' is not a whole number"),
+        ({"tokens": -1}, "tokens = -1 is not a whole number from 0"),
+        ({"stages": [{"documents": 1}]}, r"stages\[0\] has no 'tokens'"),
+        ({"stages": [{"documents": 1, "tokens": None}]}, "tokens = None is not a whole number"),
+        ({"stages": 7}, "stages = 7 is not a list"),
     ],
 )
-def test_a_manifest_that_lies_is_refused(tmp_path: Path, train: dict[str, Any]) -> None:
+def test_a_manifest_that_lies_is_refused(
+    tmp_path: Path, train: dict[str, Any], message: str
+) -> None:
     write_corpus(tmp_path / "corpus", ROWS)
     pack = write_pack(tmp_path / "pack", 5)
     plain = json.loads((pack / "manifest.json").read_text())
     plain["splits"]["train"] |= train
     (pack / "manifest.json").write_text(json.dumps(plain))
-    with pytest.raises(DataError, match=r"is not a manifest of a packed corpus"):
+    with pytest.raises(DataError, match=rf"manifest.json, splits, train.*{message}"):
         told(tmp_path, tokens=5)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("n_kept", "5"), ("n_in", None), ("bytes_kept", True), ("pii_replaced", [])],
+    [("n_kept", "5"), ("n_in", None), ("bytes_kept", True), ("pii_replaced", []), ("n_probes", -1)],
 )
 def test_a_summary_that_lies_is_refused(tmp_path: Path, name: str, value: object) -> None:
     corpus = write_corpus(tmp_path / "corpus", ROWS)
     plain = json.loads((corpus / "summary.json").read_text()) | {name: value}
     (corpus / "summary.json").write_text(json.dumps(plain))
-    with pytest.raises(DataError, match=f"under '{name}'"):
+    with pytest.raises(
+        DataError, match=rf"summary.json(: {name} = .* is not|, {name} holds a list)"
+    ):
         told(tmp_path)
 
 
@@ -311,11 +319,11 @@ def test_a_corpus_of_which_nothing_is_left_has_no_evidence(tmp_path: Path) -> No
 def test_a_summary_or_manifest_of_another_kind_is_refused(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", ROWS)
     pack = write_pack(tmp_path / "pack", 5)
-    (pack / "manifest.json").write_text('{"splits": []}')
-    with pytest.raises(DataError, match=r"is not a manifest of a packed corpus"):
+    (pack / "manifest.json").write_text('{"schema": 2, "splits": []}')
+    with pytest.raises(DataError, match=r"manifest.json, splits holds a list, not an object"):
         told(tmp_path, tokens=5)
     (corpus / "summary.json").write_text("[]")
-    with pytest.raises(DataError, match=r"summary.json has no 'n_in'"):
+    with pytest.raises(DataError, match=r"summary.json holds a list, not an object"):
         told(tmp_path, out="again")
 
 
