@@ -10,7 +10,7 @@ from stamm.adapt.config import TextConfig
 from stamm.adapt.records import ChangeFile
 from stamm.adapt.texts import Texts, two_texts
 from stamm.base.config import to_plain
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import canonical_json, remove_leftovers
 from stamm.base.schema import write_record
 from stamm.models.decoder import Decoder
@@ -55,6 +55,16 @@ def open_parent(config: TextConfig, workspace: Workspace) -> Parent:
         raise ConfigError(f"{inputs['start']} is a reward model", fix="Name a language model")
     texts = two_texts(config, workspace, start)
     return Parent(decoder=start.decoder, sha256=start.sha256, texts=texts)
+
+
+def check_tokens(parent: Parent, where: str) -> None:
+    """Raise DataError when the calibration text has fewer tokens than a block has units."""
+    width, texts = parent.decoder.config.ffn.width, parent.texts
+    if texts.calibration.tokens < width:
+        raise DataError(
+            f"the {texts.fitted_name} has {texts.calibration.tokens} tokens, fewer than the {width} units of a block",
+            fix=f"Name more text, or raise {where}",
+        )
 
 
 def store_change(
