@@ -91,8 +91,8 @@ def store_change(
     save_decoder(changed, folder / "model")
     if chat := read_chat_record(inputs["start"]):
         write_chat_record(folder / "model", chat.format, chat.sha256)
-    plain = to_plain(config)
-    settings = {n: canonical_json(v).decode() for n, v in plain.items() if n not in _NOT_SETTINGS}
+    plain = to_plain(config).items()
+    settings = {n: canonical_json(v).decode() for n, v in plain if n not in _NOT_SETTINGS}
     change = ChangeFile(
         change=kind,
         model_sha256=weights_sha256(folder / "model"),
@@ -104,8 +104,14 @@ def store_change(
         changed_loss=changed_loss,
     )
     write_change(folder / "model", change)
-    write_record(folder / "config.json", ConfigFile, {"kind": kind, "config": plain})
-    places = {name: {"path": os.path.relpath(path, folder)} for name, path in inputs.items()}
+    write_origin(kind, config, workspace)
+    return change
+
+
+def write_origin(kind: str, config: TextConfig, workspace: Workspace) -> None:
+    """Write config.json and manifest.json."""
+    folder = workspace.folder
+    write_record(folder / "config.json", ConfigFile, {"kind": kind, "config": to_plain(config)})
+    places = {n: {"path": os.path.relpath(path, folder)} for n, path in workspace.inputs.items()}
     manifest = new_manifest(kind=kind, threads=config.threads, inputs=places)
     write_record(folder / "manifest.json", ManifestFile, manifest)
-    return change
