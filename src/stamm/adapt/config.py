@@ -75,6 +75,7 @@ def carved_config(config: DecoderConfig, experts: Experts) -> DecoderConfig:
             "the model's activation has parameters per neuron, which experts do not have",
             fix="Carve a model with one set per layer",
         )
+    require_dense(config, "be divided into experts")
     return replace(config, ffn=replace(ffn, experts=experts))
 
 

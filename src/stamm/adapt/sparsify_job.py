@@ -152,7 +152,7 @@ def _thresholds(
                 where="perplexity",
                 fix="Set a larger perplexity, or train the replaced model first: `stamm run adapt.activation`",
             )
-    found = find_thresholds(
+    thresholds = find_thresholds(
         dense,
         fitted,
         perplexity=factor,
@@ -160,7 +160,7 @@ def _thresholds(
         batch_tokens=batch,
         magnitude=magnitude,
     )
-    return found.values
+    return thresholds.values
 
 
 @torch.no_grad()

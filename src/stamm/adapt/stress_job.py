@@ -61,15 +61,15 @@ def run(config: StressConfig, workspace: Workspace) -> None:
     stored = {w: w.clone() for name, w in named if "mlp" in name and name.endswith("proj.weight")}
 
     def losses(kind: str, at: float, draw: int, rate: float = config.rate) -> tuple[float, float]:
-        found = []
+        means = []
         for clip in (False, True):
             random.manual_seed(config.seed * DRAWS + draw)  # the same fault
             for weight, original in stored.items() if kind in BITS else ():
                 weight.copy_(flipped(original, kind, int(at), rate, random))
             noise = 0.0 if kind in BITS else at
             with tapped(decoder, {name: partial(change, noise, clip, name) for name in largest}):
-                found.append(mean_loss(decoder, texts.measured, config.batch_tokens))
-        without, clipped = (loss if math.isfinite(loss) else math.inf for loss in found)
+                means.append(mean_loss(decoder, texts.measured, config.batch_tokens))
+        without, clipped = (loss if math.isfinite(loss) else math.inf for loss in means)
         return without, clipped
 
     bare, clipped = losses("noise", 0.0, 0)

@@ -295,8 +295,8 @@ inline void activate(const Layer& layer, const Stack& s, int64_t rows, int threa
 
 constexpr int64_t most_experts = 256;
 
-// Experts that act, of the scores of the routed ones, and their weights: 1 of a shared one, of others their
-// number times the softmax over them. Overwrites the scores.
+// Experts that act, from the scores of the routed ones, and their weights: 1 for a shared one, else the
+// softmax over the chosen ones times their number. Overwrites the scores.
 inline void choose(const Layer& layer, float* scores, int64_t* experts, float* weights) {
   const int64_t routed = layer.router.outputs;
   float peak = 0.0f, total = 0.0f;
