@@ -188,17 +188,15 @@ class ReplacementFile:
     loss            of the model before
     initial_loss    of the new activation with its initial parameters; None where it is not finite
     swapped_loss    of the new activation, fitted
-    tokens          that were fitted on, and `measured` those of the losses
     """
 
-    SCHEMA: ClassVar[int] = 1
+    SCHEMA: ClassVar[int] = 2
 
     model_sha256: str
     before: str
     after: str
-    text: str
-    tokens: int
-    measured: int
+    calibration: TextIdentity
+    measured: TextIdentity
     loss: float
     initial_loss: float | None
     swapped_loss: float
