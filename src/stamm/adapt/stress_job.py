@@ -98,14 +98,16 @@ def flipped(weight: Tensor, kind: str, bit: int, rate: float, random: torch.Gene
     scale = None
     code = weight.bfloat16().view(torch.int16)
     if kind == "int8":
-        rows = torch.nn.functional.pad(weight, (0, -weight.shape[1] % 32)).unflatten(1, (-1, 32))
+        padded = torch.nn.functional.pad(weight, (0, -weight.shape[1] % 32))
+        rows = padded.reshape(len(weight), -1, 32)
         scale = rows.abs().amax(2, keepdim=True) / 127
         whole = torch.where(scale > 0, rows / scale, 0.0)
         code = (whole.sign() * (whole.abs() + 0.5).floor()).to(torch.int8)
     code = code ^ ((torch.rand(code.shape, generator=random) < rate).to(code.dtype) << bit)
     if scale is None:
         return code.view(torch.bfloat16).to(weight.dtype)
-    return (code * scale.half().float()).flatten(1)[:, : weight.shape[1]]
+    read: Tensor = (code * scale.half().float()).flatten(1)[:, : weight.shape[1]]
+    return read
 
 
 def point(kind: str, at: float, draws: Sequence[tuple[float, float]]) -> StressPoint:

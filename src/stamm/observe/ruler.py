@@ -41,7 +41,8 @@ Magnitude = Callable[[int, tuple[Tensor, ...], Tensor, Tensor], Tensor]
 
 def of_outputs(_: int, __: tuple[Tensor, ...], h_NC: Tensor, weight_DC: Tensor) -> Tensor:
     """|h_i| |w_i|."""
-    return h_NC.abs() * weight_DC.norm(dim=0)
+    magnitude_NC: Tensor = h_NC.abs() * weight_DC.norm(dim=0)
+    return magnitude_NC
 
 
 @dataclass(frozen=True, kw_only=True)
