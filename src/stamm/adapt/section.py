@@ -135,9 +135,7 @@ def carve_table(record: CarveFile) -> DataTable:
 
 
 def _text(text: TextIdentity) -> str:
-    return (
-        f"{one_line(text.name, 60)} ({text.tokens:,} tokens, SHA-256 {one_line(text.sha256, 12)})"
-    )
+    return f"{one_line(text.name, 60)} ({text.tokens:,} tokens, SHA-256 {text.sha256[:12]})"
 
 
 def replacement_table(record: ReplacementFile) -> DataTable:
