@@ -7,10 +7,12 @@ torch       `DecodeStep` with torch's operations, which decode where no kernel c
 All decode the same given tokens after a prompt of 32, so that nothing is drawn. They take turns, round
 by round, and the processor time of the steps alone counts. Before they are timed, their logits must agree.
 
-Models: "llama" is SwiGLU, "apertus" xIELU with QK-norm.
+Models: "llama" is SwiGLU, "apertus" xIELU with QK-norm. With --experts the arms are a model with experts,
+with a random router, and the dense model of the same matrices.
 
 Run      python -m bench.decode [--models llama apertus] [--sizes 17M 110M] [--rows 1 2 4 8] [--threads 1]
          [--rounds 9] [--tokens 64] [--out FILE.jsonl]; with the variables of `bench.capability` for AVX2
+         python -m bench.decode --sizes 126M --rows 1 --experts 8 4
 Prints   medians and ratios; with --out appends one JSON line per model and number of rows, with the
          machine and the commit
 """
@@ -23,6 +25,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ from bench.trainers import Size, model_config
 from stamm.export.gguf_file import write_gguf
 from stamm.export.gguf_tokenizer import GgufTokenizer
 from stamm.export.llama_cpp import LlamaCpp
+from stamm.models.config import Experts
 from stamm.models.decode_layer import TorchStack
 from stamm.models.decode_step import DecodeStep, run_prompts, stack_weights
 from stamm.models.decoder import Decoder, build_decoder
@@ -43,10 +47,11 @@ SIZES = {
     "tiny": Size(512, 64, 2, 160, 1),
     "17M": Size(8192, 384, 6, 1024, 1),
     "110M": Size(16384, 768, 12, 2048, 1),
+    "126M": Size(16384, 768, 16, 2048, 1),  # tied embeddings
 }
 PROMPT = 32  # tokens
 CLOSE = 1e-4  # of the largest logit
-GOAL = 1.05
+GOAL, CARVED_GOAL = 1.05, 1 / 1.3
 Arm = Callable[[list[int]], tuple[float, Tensor]]
 
 
@@ -111,7 +116,8 @@ def measured(name: str, size: str, options: argparse.Namespace) -> list[dict[str
 
     Raises   SystemExit when they compute different things.
     """
-    decoder = build_decoder(model_config(name, SIZES[size]), seed=1).eval()
+    config = replace(model_config(name, SIZES[size]), tied_embeddings=size == "126M")
+    decoder = build_decoder(config, seed=1).eval()
     random = torch.Generator().manual_seed(0)
     longest = PROMPT + options.tokens
     tokens = torch.randint(4, decoder.config.vocab_size, (longest,), generator=random).tolist()
@@ -119,12 +125,19 @@ def measured(name: str, size: str, options: argparse.Namespace) -> list[dict[str
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
-        write_model(path, decoder)
+        if not options.experts:
+            write_model(path, decoder)
         for rows in options.rows:
             arms: dict[str, Arm] = {"stamm": Stamm(decoder, rows, prompt, True)}
-            if rows == 1:
-                arms["llama.cpp"] = Llama(path, prompt, longest)
-            arms["torch"] = Stamm(decoder, rows, prompt, False)
+            if options.experts:
+                experts = Experts(count=options.experts[0], active=options.experts[1])
+                carved = with_experts(decoder, experts)
+                arms = {"carved": Stamm(carved, rows, prompt, True), "dense": arms["stamm"]}
+                arms["torch"] = Stamm(carved, rows, prompt, False)
+            else:
+                if rows == 1:
+                    arms["llama.cpp"] = Llama(path, prompt, longest)
+                arms["torch"] = Stamm(decoder, rows, prompt, False)
             lines.append(timed(arms, tokens, options.rounds, f"{name} {size}") | {"rows": rows})
     facts = {
         "benchmark": "decode",
@@ -134,17 +147,20 @@ def measured(name: str, size: str, options: argparse.Namespace) -> list[dict[str
         "prompt": PROMPT,
         "tokens": options.tokens,
         "threads": options.threads,
+        **({"experts": options.experts} if options.experts else {}),
     }
     return [facts | line for line in lines]
 
 
 def timed(arms: dict[str, Arm], tokens: list[int], rounds: int, name: str) -> dict[str, Any]:
     """Milliseconds of a step, of each arm and round after one that is not counted, and ratios."""
-    expected = arms["stamm"](tokens)[1]
+    first, *others = arms
+    expected = arms[first](tokens)[1]
     for arm, run in arms.items():
-        error = float((run(tokens)[1] - expected).abs().max() / expected.abs().max())
-        if not error < CLOSE:
-            raise SystemExit(f"stamm and {arm} differ by {error:.1e} on {name}: nothing is timed")
+        logits = run(tokens)[1]
+        error = float((logits - expected).abs().max() / expected.abs().max())
+        if not error < CLOSE and arm != "dense":
+            raise SystemExit(f"{first} and {arm} differ by {error:.1e} on {name}: nothing is timed")
     spent: dict[str, list[float]] = {arm: [] for arm in arms}
     for _ in range(rounds):
         for arm, run in arms.items():
@@ -152,12 +168,19 @@ def timed(arms: dict[str, Arm], tokens: list[int], rounds: int, name: str) -> di
     return {
         "ms": {arm: statistics.median(times) for arm, times in spent.items()},
         "over": {  # times that of the arm
-            arm: statistics.median(a / b for a, b in zip(spent["stamm"], times, strict=True))
-            for arm, times in spent.items()
-            if arm != "stamm"
+            arm: statistics.median(a / b for a, b in zip(spent[first], spent[arm], strict=True))
+            for arm in others
         },
         "rounds_ms": spent,
     }
+
+
+def with_experts(dense: Decoder, experts: Experts) -> Decoder:
+    """The decoder of the same matrices with experts, which a random router chooses."""
+    config = replace(dense.config, ffn=replace(dense.config.ffn, experts=experts))
+    decoder = build_decoder(config, seed=2).eval()
+    decoder.load_state_dict(dense.state_dict(), strict=False)
+    return decoder
 
 
 def main() -> None:
@@ -169,6 +192,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=tuple(SIZES), default=["17M", "110M"])
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 2, 4, 8])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--experts", nargs=2, type=int, metavar=("COUNT", "ACTIVE"))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--out", type=Path)
@@ -177,15 +201,18 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     facts = processor_facts()
     print(f"{options.tokens} tokens after {PROMPT}, {options.threads} threads; processor ms a step")
-    print(f"{'model':<14} {'rows':>4} {'stamm':>8} {'llama.cpp':>10} {'torch':>8}", end="")
-    print(f" {'/ llama.cpp':>12} {'/ torch':>8}; goal {GOAL}", flush=True)
+    parts = ("carved", "dense", "torch") if options.experts else ("stamm", "llama.cpp", "torch")
+    print(f"{'model':<14} rows" + "".join(f"{arm:>10}" for arm in parts), end="")
+    goal = CARVED_GOAL if options.experts else GOAL
+    print("".join(f"{'/ ' + arm:>13}" for arm in parts[1:]) + f"; goal {goal:.2f}", flush=True)
     for name in options.models:
         for size in options.sizes:
             for line in measured(name, size, options):
-                ms, over = line["ms"], line["over"]
-                print(f"{name + ' ' + size:<14} {line['rows']:>4} {ms['stamm']:>8.3f}", end="")
-                print(f" {ms.get('llama.cpp', 0):>10.3f} {ms['torch']:>8.3f}", end="")
-                print(f" {over.get('llama.cpp', 0):>12.2f} {over['torch']:>8.2f}", flush=True)
+                print(f"{name + ' ' + size:<14} {line['rows']:>4}", end="")
+                print("".join(f"{line['ms'].get(arm, 0):>10.3f}" for arm in parts), end="")
+                print(
+                    "".join(f"{line['over'].get(arm, 0):>13.2f}" for arm in parts[1:]), flush=True
+                )
                 if options.out:
                     with options.out.open("a") as out:
                         out.write(json.dumps(line | facts) + "\n")

@@ -26,7 +26,7 @@ def test_a_model_is_swapped_trained_on_and_evaluated(
     fitted, replaced = (abs(found[k] - found["loss"]) for k in ("swapped_loss", "initial_loss"))
     assert fitted < replaced / 2
     page = (tmp_path / "adapted/report.html").read_text()
-    assert "Replaced activation" in page and "swiglu to reglu, fitted on 2,048 tokens" in page
+    assert "Replaced activation" in page and "swiglu to reglu, fitted on train split" in page
     first = [
         json.loads((tmp_path / f"adapted/arms/{name}/metrics.jsonl").read_text().partition("\n")[0])
         for name in ("replaced", "control")
@@ -89,3 +89,20 @@ def test_thresholds_are_folded_and_the_model_is_exported_with_its_activation(
     assert exported.returncode == 0, exported.stderr
     code = (tmp_path / "sparse/sparsify/export/transformers/modeling_stamm.py").read_text()
     assert "reglu_cut" in code
+
+
+@pytest.mark.slow
+def test_stress_draws_its_curves_with_both_texts_by_hash(
+    smoke_run: Path, tmp_path: Path, stamm: Stamm
+) -> None:
+    arguments = ("adapt.stress", f"run={smoke_run}", "arm=swiglu")
+    done = stamm("run", *arguments, "stress.tokens=32", "--out", "stress")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "stress/stress/stress.json").read_text())
+    page = (tmp_path / "stress/report.html").read_text()
+    hashes = {record[text]["sha256"][:12] for text in ("calibration", "measured")}
+    assert len(hashes) == 2 and all(digest in page for digest in hashes)
+    assert "Flipped bits and noise" in page and len(record["points"]) == 28
+    refused = stamm("run", *arguments, "stress.rate=1")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1 and "must lie in (0, 1)" in refused.stderr

@@ -29,11 +29,10 @@ from stamm.adapt.carve import (
     of_units,
     refit_matrix,
 )
-from stamm.adapt.change import Parent, open_parent, store_change
+from stamm.adapt.change import Parent, check_tokens, open_parent, store_change
 from stamm.adapt.config import CarveConfig, carved_config
 from stamm.adapt.records import CarveArm, CarveFile
 from stamm.adapt.sample import mean_loss
-from stamm.base.errors import DataError
 from stamm.base.schema import write_record
 from stamm.models.config import Experts
 from stamm.models.decode_step import DecodeStep, run_prompts
@@ -55,12 +54,7 @@ def run(config: CarveConfig, workspace: Workspace) -> None:
     parent = open_parent(config, workspace)
     decoder, texts = parent.decoder, parent.texts
     new = Decoder(carved_config(decoder.config, experts)).eval()
-    width, tokens = decoder.config.ffn.width, texts.calibration.tokens
-    if tokens < width:
-        raise DataError(
-            f"the {texts.fitted_name} has {tokens} tokens, fewer than the {width} units of a block",
-            fix="Name more text, or raise carve.tokens",
-        )
+    check_tokens(parent, "carve.tokens")
     progress.begin("carve", 4, "stages")
     samples = block_samples(decoder, texts.fitted, config.batch_tokens)
     balanced: list[BlockCarve] = []

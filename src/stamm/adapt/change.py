@@ -10,7 +10,7 @@ from stamm.adapt.config import TextConfig
 from stamm.adapt.records import ChangeFile
 from stamm.adapt.texts import Texts, two_texts
 from stamm.base.config import to_plain
-from stamm.base.errors import ConfigError
+from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import canonical_json, remove_leftovers
 from stamm.base.schema import write_record
 from stamm.models.decoder import Decoder
@@ -57,6 +57,16 @@ def open_parent(config: TextConfig, workspace: Workspace) -> Parent:
     return Parent(decoder=start.decoder, sha256=start.sha256, texts=texts)
 
 
+def check_tokens(parent: Parent, where: str) -> None:
+    """Raise DataError when the calibration text has fewer tokens than a block has units."""
+    width, texts = parent.decoder.config.ffn.width, parent.texts
+    if texts.calibration.tokens < width:
+        raise DataError(
+            f"the {texts.fitted_name} has {texts.calibration.tokens} tokens, fewer than the {width} units of a block",
+            fix=f"Name more text, or raise {where}",
+        )
+
+
 def store_change(
     kind: str,
     config: TextConfig,
@@ -81,8 +91,8 @@ def store_change(
     save_decoder(changed, folder / "model")
     if chat := read_chat_record(inputs["start"]):
         write_chat_record(folder / "model", chat.format, chat.sha256)
-    plain = to_plain(config)
-    settings = {n: canonical_json(v).decode() for n, v in plain.items() if n not in _NOT_SETTINGS}
+    plain = to_plain(config).items()
+    settings = {n: canonical_json(v).decode() for n, v in plain if n not in _NOT_SETTINGS}
     change = ChangeFile(
         change=kind,
         model_sha256=weights_sha256(folder / "model"),
@@ -94,8 +104,14 @@ def store_change(
         changed_loss=changed_loss,
     )
     write_change(folder / "model", change)
-    write_record(folder / "config.json", ConfigFile, {"kind": kind, "config": plain})
-    places = {name: {"path": os.path.relpath(path, folder)} for name, path in inputs.items()}
+    write_origin(kind, config, workspace)
+    return change
+
+
+def write_origin(kind: str, config: TextConfig, workspace: Workspace) -> None:
+    """Write config.json and manifest.json."""
+    folder = workspace.folder
+    write_record(folder / "config.json", ConfigFile, {"kind": kind, "config": to_plain(config)})
+    places = {n: {"path": os.path.relpath(path, folder)} for n, path in workspace.inputs.items()}
     manifest = new_manifest(kind=kind, threads=config.threads, inputs=places)
     write_record(folder / "manifest.json", ManifestFile, manifest)
-    return change

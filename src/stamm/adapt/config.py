@@ -31,6 +31,15 @@ class TextConfig(Bounded):
     threads: Threads = 2
 
 
+def require_dense(config: DecoderConfig, purpose: str) -> None:
+    """Raise ConfigError for structured feed-forward matrices; `purpose` is what dense ones can do."""
+    if not isinstance(config.ffn.linear, Dense):
+        raise ConfigError(
+            f"the model's feed-forward matrices are {type(config.ffn.linear).__name__}",
+            fix=f"Only dense matrices can {purpose}: export and import the model first",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class CarveConfig(TextConfig):
     """Divide the feed-forward blocks of a trained decoder into experts.
@@ -40,6 +49,15 @@ class CarveConfig(TextConfig):
     """
 
     experts: Experts = field(default_factory=Experts)
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StressConfig(TextConfig):
+    """Flipped bits and noise in a trained decoder; `rate` is the share of weights in which a bit is flipped."""
+
+    tokens: Annotated[int, at_least(2)] = 2048
+    rate: Annotated[float, within("(0, 1)")] = 0.001
     seed: Seed = 0
 
 
@@ -57,6 +75,7 @@ def carved_config(config: DecoderConfig, experts: Experts) -> DecoderConfig:
             "the model's activation has parameters per neuron, which experts do not have",
             fix="Carve a model with one set per layer",
         )
+    require_dense(config, "be divided into experts")
     return replace(config, ffn=replace(ffn, experts=experts))
 
 
@@ -91,11 +110,7 @@ def sparse_config(config: DecoderConfig, wanted: SparsifyConfig) -> DecoderConfi
     dense = unthresholded_config(config, wanted)
     if wanted.share == 0:
         return dense
-    if not isinstance(dense.ffn.linear, Dense):
-        raise ConfigError(
-            f"the model's feed-forward matrices are {type(dense.ffn.linear).__name__}",
-            fix="Only dense matrices can take up thresholds: export and import the model first",
-        )
+    require_dense(dense, "take up thresholds")
     return replace(dense, ffn=replace(dense.ffn, activation=cut_at_one(dense.ffn.spec)))
 
 
@@ -132,11 +147,7 @@ def swapped_config(config: DecoderConfig, activation: str | Spec) -> DecoderConf
     ffn = config.ffn
     if ffn.experts is not None:
         raise ConfigError("the model has experts", fix="Change the activation first, then carve")
-    if not isinstance(ffn.linear, Dense):
-        raise ConfigError(
-            f"the model's feed-forward matrices are {type(ffn.linear).__name__}",
-            fix="Only dense matrices can take up the scales: export and import the model first",
-        )
+    require_dense(config, "take up the scales")
     swapped: PlainFFN | GatedFFN
     try:
         if isinstance(ffn, PlainFFN):

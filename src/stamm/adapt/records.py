@@ -1,4 +1,4 @@
-"""Files of `stamm run adapt.*`: replacement.json, carve.json, and change.json beside the changed weights."""
+"""Files of `stamm run adapt.*`: replacement.json, carve.json, sparsify.json, stress.json, and change.json beside the changed weights."""
 
 from __future__ import annotations
 
@@ -129,6 +129,37 @@ class SparsifyFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StressPoint:
+    """A fault: median loss over its draws between the ends of the 95 % interval, in nats per token; None: not finite.
+
+    kind, at   "bfloat16" or "int8" and the bit that is flipped; "noise" and its deviation over the rms of `post`
+    clipped    as `loss`, with the clip, on the same draws
+    clip       whether it "lowers" or "raises" the loss of a draw, or "not shown"
+    """
+
+    kind: str
+    at: float
+    loss: tuple[float | None, ...]
+    clipped: tuple[float | None, ...]
+    clip: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StressFile:
+    """Losses under faults; loss: without; controls: of the clip, and of the weights in each format, without faults."""
+
+    SCHEMA: ClassVar[int] = 1
+
+    model_sha256: str
+    calibration: TextIdentity
+    measured: TextIdentity
+    rate: float
+    loss: float
+    controls: Mapping[str, float]
+    points: tuple[StressPoint, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SwappedLayer:
     """One layer, as `activations.fit.ActivationFit` and `adapt.refit.RefitMatrix` describe it.
 
@@ -157,17 +188,15 @@ class ReplacementFile:
     loss            of the model before
     initial_loss    of the new activation with its initial parameters; None where it is not finite
     swapped_loss    of the new activation, fitted
-    tokens          that were fitted on, and `measured` those of the losses
     """
 
-    SCHEMA: ClassVar[int] = 1
+    SCHEMA: ClassVar[int] = 2
 
     model_sha256: str
     before: str
     after: str
-    text: str
-    tokens: int
-    measured: int
+    calibration: TextIdentity
+    measured: TextIdentity
     loss: float
     initial_loss: float | None
     swapped_loss: float

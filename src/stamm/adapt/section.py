@@ -1,20 +1,26 @@
-"""Sections of `stamm run adapt.*`: the layers of a replaced activation, the experts with their controls."""
+"""Sections of `stamm run adapt.*`: layers of a replaced activation, experts with their controls, faults."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 from stamm.adapt.records import (
     CarveFile,
     ReplacementFile,
     SparsifyFile,
+    StressFile,
     SwappedLayer,
     TextIdentity,
 )
 from stamm.base.schema import read_record_if_present
 from stamm.pages.config import ReportConfig
-from stamm.pages.figure import DataTable
+from stamm.pages.figure import DataTable, Figure, thinned
 from stamm.pages.formatting import fixed
 from stamm.pages.section import Section, section_of
+from stamm.pages.svg_figure import Axes, draw_panels, legend
 from stamm.pages.text import one_line
+from stamm.pages.theme import series
 from stamm.runs.run_view import RunView
 
 _MOST_ROWS = 400
@@ -26,20 +32,50 @@ def sections(run: RunView, config: ReportConfig) -> tuple[Section, ...]:
 
     Raises   DataError when its record does not follow its schema
     """
-    record = read_record_if_present(ReplacementFile, run.root / "replacement" / "replacement.json")
     shown = []
-    if record is not None:
-        tables = {"Fit of every layer": replacement_table(record)}
-        shown.append(section_of("replacement", "Replaced activation", tables=tables))
-    carved = read_record_if_present(CarveFile, run.root / "carve" / "carve.json")
-    if carved is not None:
-        tables = {"Loss by carve and router": carve_table(carved)}
-        shown.append(section_of("carve", "Carved experts", tables=tables))
-    sparse = read_record_if_present(SparsifyFile, run.root / "sparsify" / "sparsify.json")
-    if sparse is not None:
-        tables = {"Units that are 0": sparse_table(sparse)}
-        shown.append(section_of("sparsify", "Sparse activation", tables=tables))
+    for kind, name, title, heading, table in _CHANGES:
+        if record := read_record_if_present(kind, run.root / name / f"{name}.json"):
+            shown.append(section_of(name, title, tables={heading: table(record)}))
+    if stress := read_record_if_present(StressFile, run.root / "stress" / "stress.json"):
+        figures = [stress_figure(stress, run.made_by())]
+        shown.append(section_of("stress", "Flipped bits and noise", figures=figures))
     return tuple(shown)
+
+
+def stress_figure(record: StressFile, command: str) -> Figure:
+    """The loss by position of a flipped bit and by noise, with and without the clip."""
+    kinds = ("bfloat16", "int8", "noise")
+
+    def paint(panels: list[Axes]) -> None:
+        for axes, kind in zip(panels, kinds, strict=True):
+            points = [point for point in record.points if point.kind == kind]
+            for number, name in enumerate(("loss", "clipped")):
+                x, losses = [point.at for point in points], [getattr(p, name) for p in points]
+                above = [[math.inf if y is None else y - record.loss for y in ys] for ys in losses]
+                low, middle, high = zip(*above, strict=True)
+                axes.plot(x, middle, "o-", ms=3, color=series(number), label=name)
+                axes.fill_between(x, low, high, color=series(number), alpha=0.2, lw=0)
+            axes.set_yscale("symlog", linthresh=0.01)
+            axes.set_xlabel("noise over rms" if kind == "noise" else f"bit of {kind}")
+        panels[0].set_ylabel("nats per token above no fault")
+        legend(panels[0])
+
+    controls = ", ".join(f"{one_line(k, 20)} {v:.4f}" for k, v in record.controls.items())
+    caption = (
+        f"A bit is flipped in {record.rate:g} of the feed-forward weights: in bfloat16 15 is the sign, 14 to 7 the exponent, the "
+        f"others the mantissa; in INT8 7 is the sign. Medians of 20 draws, 95 % intervals, on {_text(record.measured)}; clipped "
+        f"at the largest sizes on {_text(record.calibration)}. Without faults {record.loss:.4f}; {controls}. Not drawn: not finite."
+    )
+    rows = [
+        (p.kind, p.clip, f"{p.at:g}", *("not finite" if y is None else fixed(y, 4) for y in (*p.loss, *p.clipped)))
+        for p in record.points
+    ]  # fmt: skip
+    columns = ("fault", "the clip", "at", "low", "loss", "high", "low, clipped", "clipped", "high, clipped")  # fmt: skip
+    return Figure(
+        key="stress", title="Loss with flipped bits and with noise", caption=caption, alt=caption,
+        svg=draw_panels("stress", 2.6, paint, len(kinds)), data=thinned(columns, rows, _MOST_ROWS, "stress.json", 2),
+        source="stress/stress.json", command=command,
+    )  # fmt: skip
 
 
 def sparse_table(record: SparsifyFile) -> DataTable:
@@ -99,9 +135,7 @@ def carve_table(record: CarveFile) -> DataTable:
 
 
 def _text(text: TextIdentity) -> str:
-    return (
-        f"{one_line(text.name, 60)} ({text.tokens:,} tokens, SHA-256 {one_line(text.sha256, 12)})"
-    )
+    return f"{one_line(text.name, 60)} ({text.tokens:,} tokens, SHA-256 {text.sha256[:12]})"
 
 
 def replacement_table(record: ReplacementFile) -> DataTable:
@@ -115,8 +149,8 @@ def replacement_table(record: ReplacementFile) -> DataTable:
         rows=tuple(_row(layer) for layer in record.layers[:_MOST_ROWS]),
         words=2,
         note=(
-            f"{one_line(record.before, 40)} to {one_line(record.after, 40)}, fitted on {record.tokens:,} tokens. "
-            f"Loss in nats per token on {record.measured:,} others ({one_line(record.text, 60)}): "
+            f"{one_line(record.before, 40)} to {one_line(record.after, 40)}, fitted on {_text(record.calibration)}. "
+            f"Loss in nats per token on {_text(record.measured)}: "
             f"{fixed(record.loss, 4)} before, {initial} with initial shapes and the old matrices, "
             f"{fixed(record.swapped_loss, 4)} fitted. Errors are shares of the mean square that is missed."
         ),
@@ -139,3 +173,16 @@ def _row(layer: SwappedLayer) -> tuple[str, ...]:
         fixed(layer.scaled_output_error, 4),
         fixed(layer.output_error, 4),
     )
+
+
+_CHANGES: tuple[tuple[Any, str, str, str, Any], ...] = (
+    (
+        ReplacementFile,
+        "replacement",
+        "Replaced activation",
+        "Fit of every layer",
+        replacement_table,
+    ),
+    (CarveFile, "carve", "Carved experts", "Loss by carve and router", carve_table),
+    (SparsifyFile, "sparsify", "Sparse activation", "Units that are 0", sparse_table),
+)

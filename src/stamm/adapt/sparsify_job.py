@@ -1,8 +1,8 @@
 """Thresholds in the activation of a trained decoder, folded into its matrices.
 
 With f = max(x, 0)^p, column w_i of the last matrix and, in a gated block, the root mean square u_i of up where the
-gate acts, a unit is 0 where q_i = f(x_i) |w_i| u_i <= t. t of every layer follows from one number: the share of
-the sum of q^2 that the layer loses. Then x_i is multiplied by c_i = (|w_i| u_i / t)^(1/p) and w_i divided by
+gate acts, a unit is 0 where q_i = f(x_i) |w_i| u_i <= t. The t of all layers are those of `observe.ruler` for
+the magnitudes q. Then x_i is multiplied by c_i = (|w_i| u_i / t)^(1/p) and w_i divided by
 c_i^p, so that one activation, f where f > 1, else 0, holds the thresholds of all units.
 
 Reads    start (a stored decoder or a Hugging Face folder), tokenizer; pack (a packed corpus), or the configuration's text
@@ -10,7 +10,6 @@ Writes   model/ (the decoder with thresholds, change.json), sparsify.json, confi
 
 Letters: N tokens, C units, D model.
 
-Source   one relative error for all layers: CETT, Zhang et al. 2024 (arXiv 2402.03804)
 Checked  tests/unit/adapt/test_sparsify.py
 """
 
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -26,45 +25,21 @@ import torch
 from torch import Tensor
 
 from stamm.activations.spec.cut import rectified_power
-from stamm.adapt.blocks import BlockSample, block_samples, weighted
-from stamm.adapt.change import Parent, open_parent, store_change
+from stamm.adapt.blocks import block_samples, weighted
+from stamm.adapt.change import Parent, check_tokens, open_parent, store_change
 from stamm.adapt.config import SparsifyConfig, sparse_config, unthresholded_config
 from stamm.adapt.records import SparseLayer, SparsifyFile
 from stamm.adapt.refit import copy_weights, fit_layers
 from stamm.adapt.sample import mean_loss
-from stamm.base.errors import ConfigError, DataError
+from stamm.base.errors import ConfigError
 from stamm.base.schema import write_record
 from stamm.models.decoder import Decoder
+from stamm.observe.ruler import PERPLEXITY, SparsityThresholds, find_thresholds, skipped_units
 from stamm.runs.job import Workspace
 
 RECORD = "sparsify.json"
-_SAMPLE = 2**20  # numbers of a layer
 _SEED = 11
-_LOST = (1e-9, 0.25)  # shares of the sum of squares, between which is searched
-_HALVINGS = 12
-_WEAKEST = 1e-6  # |w_i| u_i, over the layer's mean
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerStrength:
-    """Strength of the units of one layer.
-
-    scale_C    |w_i| u_i
-    sorted_N   a sample of q, ascending, and `lost_N` the share of the sum of squares up to each
-    """
-
-    scale_C: Tensor
-    sorted_N: Tensor
-    lost_N: Tensor
-
-    def threshold(self, lost: float) -> float:
-        """t with which the layer loses the share `lost` of the sum of squares."""
-        index = int(torch.searchsorted(self.lost_N, lost)) - 1
-        return float(self.sorted_N[max(index, 0)])
-
-    def skipped(self, threshold: float) -> float:
-        """Share of the sample that is at most the threshold."""
-        return float((self.sorted_N <= threshold).double().mean())
+_WEAKEST = 1e-6  # |w_i| u_i, and a threshold, over the layer's mean |w_i| u_i
 
 
 def run(config: SparsifyConfig, workspace: Workspace) -> None:
@@ -77,12 +52,7 @@ def run(config: SparsifyConfig, workspace: Workspace) -> None:
     parent = open_parent(config, workspace)
     decoder, texts = parent.decoder, parent.texts
     wanted = sparse_config(decoder.config, config)
-    width, tokens = decoder.config.ffn.width, texts.calibration.tokens
-    if tokens < width:
-        raise DataError(
-            f"the {texts.fitted_name} has {tokens} tokens, fewer than the {width} units of a block",
-            fix="Name more text, or raise sparsify.tokens",
-        )
+    check_tokens(parent, "sparsify.tokens")
     progress.begin("sparsify", 3, "stages")
     batch = config.batch_tokens
     loss = mean_loss(decoder, texts.measured, batch)
@@ -90,16 +60,11 @@ def run(config: SparsifyConfig, workspace: Workspace) -> None:
     dense_loss = loss if dense is decoder else mean_loss(dense, texts.measured, batch)
     progress.advance(1, "dense model measured")
     if config.share == 0:
-        new, thresholds = dense, [0.0] * dense.config.num_layers
+        new, thresholds = dense, (0.0,) * dense.config.num_layers
     else:
-        layers = [
-            _strength(dense, n, s) for n, s in enumerate(block_samples(dense, texts.fitted, batch))
-        ]
-        lost = _by_share(layers, config.share) if config.share else _by_loss(
-            dense, Decoder(wanted).eval(), layers, parent, config
-        )  # fmt: skip
-        thresholds = [layer.threshold(lost) for layer in layers]
-        new = fold(dense, Decoder(wanted).eval(), layers, thresholds)
+        scales = _unit_scales(dense, texts.fitted, batch)
+        thresholds = _thresholds(parent, dense, scales, config)
+        new = fold(dense, Decoder(wanted).eval(), scales, thresholds)
     progress.advance(2, "thresholds folded")
     sparse_loss = mean_loss(new, texts.measured, batch) if new is not dense else dense_loss
     zeros, skipped = (zero_shares(model, texts.measured, batch) for model in (dense, new))
@@ -136,27 +101,21 @@ def _replaced(decoder: Decoder, config: SparsifyConfig, fitted: Sequence[Sequenc
     return new
 
 
-def _strength(decoder: Decoder, layer: int, sample: BlockSample) -> LayerStrength:
-    block: Any = decoder.model.layers[layer].mlp
-    power = _power(decoder)
-    scale_C = sample.down.norm(dim=0)
-    if hasattr(block, "gate_proj"):
-        x_NC = sample.x @ block.gate_proj.weight.detach().T
-        up_NC = sample.x @ block.up_proj.weight.detach().T
-        acts_NC = (x_NC > 0).to(up_NC.dtype)
-        scale_C = scale_C * ((up_NC.square() * acts_NC).sum(0) / acts_NC.sum(0).clamp_min(1)).sqrt()
-    else:
-        x_NC = sample.x @ block.up_proj.weight.detach().T
-    scale_C = scale_C.clamp_min(_WEAKEST * float(scale_C.mean()))
-    q = (x_NC.clamp_min(0) ** power * scale_C).flatten()
-    if len(q) > _SAMPLE:
-        random = torch.Generator().manual_seed(_SEED + layer)
-        q = q[torch.randint(len(q), (_SAMPLE,), generator=random)]
-    sorted_N = q.sort().values.double()
-    squares_N = sorted_N.square().cumsum(0)
-    if not float(squares_N[-1]) > 0:
-        raise DataError(f"all units of layer {layer} are 0 on the text", fix="Use more text")
-    return LayerStrength(scale_C=scale_C, sorted_N=sorted_N, lost_N=squares_N / squares_N[-1])
+@torch.no_grad()
+def _unit_scales(
+    decoder: Decoder, sequences: Sequence[Sequence[int]], batch_tokens: int
+) -> list[Tensor]:
+    """|w_i| u_i of every layer, (C,); u_i is 1 in a plain block."""
+    scales = []
+    for layer, sample in enumerate(block_samples(decoder, sequences, batch_tokens)):
+        block: Any = decoder.model.layers[layer].mlp
+        scale_C = sample.down.norm(dim=0)
+        if hasattr(block, "gate_proj"):
+            acts_NC = (sample.x @ block.gate_proj.weight.T > 0).to(sample.x.dtype)
+            squares_C = ((sample.x @ block.up_proj.weight.T).square() * acts_NC).sum(0)
+            scale_C = scale_C * (squares_C / acts_NC.sum(0).clamp_min(1)).sqrt()
+        scales.append(scale_C.clamp_min(_WEAKEST * float(scale_C.mean())))
+    return scales
 
 
 def _power(decoder: Decoder) -> int:
@@ -165,68 +124,57 @@ def _power(decoder: Decoder) -> int:
     return power
 
 
-def _by_share(layers: Sequence[LayerStrength], share: float) -> float:
-    """The lost share of squares at which the mean share of zeros is `share`."""
+def _thresholds(
+    parent: Parent, dense: Decoder, scales: Sequence[Tensor], config: SparsifyConfig
+) -> tuple[float, ...]:
+    """The thresholds by the ruler; a perplexity is that of the parent."""
+    fitted, batch, power = parent.texts.fitted, config.batch_tokens, _power(dense)
+    factor = PERPLEXITY
 
-    def skipped(lost: float) -> float:
-        return sum(layer.skipped(layer.threshold(lost)) for layer in layers) / len(layers)
+    def magnitude(layer: int, inputs: tuple[Tensor, ...], _: Tensor, __: Tensor) -> Tensor:
+        return inputs[0].clamp_min(0) ** power * scales[layer]
 
-    least, most = (skipped(lost) for lost in (0.0, 1.0))
-    if not least < share < most:
-        raise ConfigError(
-            f"share = {share} is not above the {least:.3f} of the units that are 0 already",
-            where="share",
-            fix=f"Set share above {least:.3f}, or perplexity=1.01",
-        )
-    return _bisect(lambda lost: skipped(lost) <= share, (1e-12, 1.0), 40)
-
-
-def _by_loss(
-    dense: Decoder,
-    new: Decoder,
-    layers: Sequence[LayerStrength],
-    parent: Parent,
-    config: SparsifyConfig,
-) -> float:
-    """The largest lost share of squares with which the calibration text's perplexity grows by the factor."""
-    fitted, batch = parent.texts.fitted, config.batch_tokens
-    allowed = mean_loss(parent.decoder, fitted, batch) + math.log(config.perplexity or 1.0)
-
-    def holds(lost: float) -> bool:
-        fold(dense, new, layers, [layer.threshold(lost) for layer in layers])
-        return mean_loss(new, fitted, batch) <= allowed
-
-    if not holds(_LOST[0]):
-        raise ConfigError(
-            f"perplexity = {config.perplexity} is passed by the new activation alone",
-            where="perplexity",
-            fix="Set a larger perplexity, or train the replaced model first: `stamm run adapt.activation`",
-        )
-    return _bisect(holds, _LOST, _HALVINGS)
-
-
-def _bisect(holds: Any, between: tuple[float, float], halvings: int) -> float:
-    """The largest number for which `holds`, on a logarithmic scale."""
-    low, high = (math.log(end) for end in between)
-    for _ in range(halvings):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(math.exp(middle)) else (low, middle)
-    return math.exp(low)
+    if config.share is not None:
+        none = SparsityThresholds(cett=0.0, values=(0.0,) * len(scales))
+        zeros = skipped_units(dense, fitted, none, batch, magnitude).share
+        if config.share <= zeros:
+            raise ConfigError(
+                f"share = {config.share} is not above the {zeros:.3f} of the units that are 0 already",
+                where="share",
+                fix=f"Set share above {zeros:.3f}, or perplexity=1.01",
+            )
+    else:
+        before, after = (mean_loss(model, fitted, batch) for model in (parent.decoder, dense))
+        factor = (config.perplexity or 1.0) * math.exp(before - after)
+        if factor <= 1:
+            raise ConfigError(
+                f"perplexity = {config.perplexity} is passed by the new activation alone",
+                where="perplexity",
+                fix="Set a larger perplexity, or train the replaced model first: `stamm run adapt.activation`",
+            )
+    thresholds = find_thresholds(
+        dense,
+        fitted,
+        perplexity=factor,
+        share=config.share,
+        batch_tokens=batch,
+        magnitude=magnitude,
+    )
+    return thresholds.values
 
 
 @torch.no_grad()
 def fold(
-    dense: Decoder, new: Decoder, layers: Sequence[LayerStrength], thresholds: Sequence[float]
+    dense: Decoder, new: Decoder, scales: Sequence[Tensor], thresholds: Sequence[float]
 ) -> Decoder:
     """The weights of `dense` in `new`, whose activation is cut at 1, with the thresholds in its matrices."""
     new.load_state_dict(dense.state_dict())
     power = _power(dense)
-    for number, (layer, threshold) in enumerate(zip(layers, thresholds, strict=True)):
+    for number, (scale_C, threshold) in enumerate(zip(scales, thresholds, strict=True)):
         block: Any = new.model.layers[number].mlp
         first = block.gate_proj if hasattr(block, "gate_proj") else block.up_proj
-        # Below the smallest output nothing is cut.
-        least = float(layer.sorted_N[layer.sorted_N > 0][0]) / 2
-        factor_C = (layer.scale_C.double() / max(threshold, least)) ** (1 / power)
+        least = _WEAKEST * float(scale_C.mean())
+        factor_C = (scale_C.double() / max(threshold, least)) ** (1 / power)
         first.weight.copy_(first.weight.double() * factor_C[:, None])
         block.down_proj.weight.copy_(block.down_proj.weight.double() / factor_C**power)
     return new

@@ -21,11 +21,9 @@ Sequences = tuple[list[int], ...]
 class Texts:
     """Token sequences that are fitted on, and those that losses are measured on; none is in both.
 
-    name                         of both: the splits, or the file
     fitted_name, measured_name   of the splits, or the halves of the file
     """
 
-    name: str
     fitted_name: str
     measured_name: str
     fitted: Sequences
@@ -64,8 +62,7 @@ def two_texts(config: TextConfig, workspace: Workspace, start: OpenModel) -> Tex
             packed_text(wanted, inputs["pack"], context, split, most_contexts=1)
             for split in ("train", "held_out")
         )
-        both_splits = f"{fitted.name}, {measured.name}"
-        return _apart(both_splits, fitted.name, fitted.sequences, measured.name, measured.sequences)
+        return _apart(fitted.name, fitted.sequences, measured.name, measured.sequences)
     path = Path(config.text)
     both = ObserveConfig(tokens=2 * config.tokens)
     # One context of a text: no text is in both halves.
@@ -77,12 +74,10 @@ def two_texts(config: TextConfig, workspace: Workspace, start: OpenModel) -> Tex
             fix='Name JSONL with several lines with "text"',
         )
     halves = (f"first half of {path.name}", f"second half of {path.name}")
-    return _apart(path.name, halves[0], sequences[:middle], halves[1], sequences[middle:])
+    return _apart(halves[0], sequences[:middle], halves[1], sequences[middle:])
 
 
-def _apart(
-    name: str, fitted_name: str, fitted: Sequences, measured_name: str, measured: Sequences
-) -> Texts:
+def _apart(fitted_name: str, fitted: Sequences, measured_name: str, measured: Sequences) -> Texts:
     """The texts without measured sequences that are fitted on, too: documents may occur twice."""
     seen = {tuple(sequence) for sequence in fitted}
     other = tuple(sequence for sequence in measured if tuple(sequence) not in seen)
@@ -92,7 +87,6 @@ def _apart(
             fix="Losses are measured on text that is not fitted on: name other text",
         )
     return Texts(
-        name=name,
         fitted_name=fitted_name,
         measured_name=measured_name,
         fitted=fitted,

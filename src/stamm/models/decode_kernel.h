@@ -5,6 +5,7 @@
 #pragma once
 #include <omp.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "pointwise.h"
@@ -238,19 +239,29 @@ inline void multiply(const Product (&products)[N], const float* x, int64_t x_ste
 using Pass = void(const Strided* in, const Strided* out, int64_t rows, int64_t columns,
                   const double* parameters, double* sums, double* partial, int threads);
 
-// gate.weight: NULL in a plain block. parameters: one number each, or one for each column.
+// A feed-forward block, or an expert of one; gate.weight: NULL in a plain block.
+struct Block {
+  Matrix gate, up, down;
+};
+
+// blocks: one, or the experts, of equal sizes, where router.weight is not NULL: the first `shared` act on
+// every row, and of the others those with the largest scores, `active` together. parameters: one number
+// each, or one for each column.
 struct Layer {
   Attention attention;
   const float *attention_norm, *ffn_norm;
   float attention_eps, ffn_eps;
-  Matrix q, k, v, out, gate, up, down;
+  Matrix q, k, v, out, router;
+  const Block* blocks;
+  int64_t shared, active;
   Pass* activation;
   const double* parameters;
   int64_t by_column;
 };
 
 // Buffers for all rows: normal and added (d_model), qkv, attended (heads, width), and gate and up, which
-// are as wide as the inputs of a layer's last matrix, and 0 behind its outputs.
+// are as wide as the inputs of a layer's last matrix, and 0 behind its outputs: rows of a block, or a row's
+// acting experts. multiplied: (row, expert) pairs so far.
 struct Stack {
   const Layer* layers;
   int64_t count, rows, d_model;
@@ -258,16 +269,75 @@ struct Stack {
   float eps;
   Matrix head;
   float *normal, *added, *qkv, *attended, *gate, *up;
+  int64_t* multiplied;
 };
 
+// Inputs of a block's activation in gate and up, from row `first` of these.
+inline void enter(const Block& block, const Stack& s, const float* x, int64_t rows, int64_t first,
+                  int threads) {
+  const int64_t step = block.down.inputs;
+  const Product up{block.up, s.up + first * step, step};
+  if (block.gate.weight)
+    multiply<2>({{block.gate, s.gate + first * step, step}, up}, x, s.d_model, rows, threads);
+  else
+    multiply<1>({up}, x, s.d_model, rows, threads);
+}
+
 // up = f(up), or f(gate) up.
-inline void activate(const Layer& layer, const Stack& s, int threads) {
-  const int64_t width = layer.up.outputs, step = layer.down.inputs;
+inline void activate(const Layer& layer, const Stack& s, int64_t rows, int threads) {
+  const Block& block = layer.blocks[0];
+  const int64_t width = block.up.outputs, step = block.down.inputs;
   const bool whole = width == step && !layer.by_column;  // as one row
-  const int64_t rows = whole ? 1 : s.rows, columns = whole ? s.rows * width : width;
   const Strided up{s.up, step, 1}, gated[] = {{s.gate, step, 1}, up};
-  layer.activation(layer.gate.weight ? gated : &up, &up, rows, columns, layer.parameters, nullptr,
-                   nullptr, threads);
+  layer.activation(block.gate.weight ? gated : &up, &up, whole ? 1 : rows, whole ? rows * width : width,
+                   layer.parameters, nullptr, nullptr, threads);
+}
+
+constexpr int64_t most_experts = 256;
+
+// Experts that act, from the scores of the routed ones, and their weights: 1 for a shared one, else the
+// softmax over the chosen ones times their number. Overwrites the scores.
+inline void choose(const Layer& layer, float* scores, int64_t* experts, float* weights) {
+  const int64_t routed = layer.router.outputs;
+  float peak = 0.0f, total = 0.0f;
+  for (int64_t k = 0; k < layer.active; ++k) {
+    experts[k] = k, weights[k] = 1.0f;
+    if (k < layer.shared) continue;
+    const int64_t best = std::max_element(scores, scores + routed) - scores;
+    if (k == layer.shared) peak = scores[best];
+    total += weights[k] = std::exp(scores[best] - peak);
+    experts[k] = layer.shared + best;
+    scores[best] = -INFINITY;
+  }
+  for (int64_t k = layer.shared; k < layer.active; ++k) weights[k] *= (layer.active - layer.shared) / total;
+}
+
+// added = the block of normal.
+inline void feed_forward(const Layer& layer, const Stack& s, int threads) {
+  const int64_t step = layer.blocks[0].down.inputs;
+  if (!layer.router.weight) {
+    enter(layer.blocks[0], s, s.normal, s.rows, 0, threads);
+    activate(layer, s, s.rows, threads);
+    multiply<1>({{layer.blocks[0].down, s.added, s.d_model}}, s.up, step, s.rows, threads);
+    return;
+  }
+  int64_t experts[most_experts];
+  float scores[most_experts], weights[most_experts];
+  for (int64_t r = 0; r < s.rows; ++r) {
+    const float* x = s.normal + r * s.d_model;
+    float* y = s.added + r * s.d_model;
+    multiply<1>({{layer.router, scores, 0}}, x, s.d_model, 1, 1);
+    choose(layer, scores, experts, weights);
+    for (int64_t k = 0; k < layer.active; ++k) enter(layer.blocks[experts[k]], s, x, 1, k, threads);
+    activate(layer, s, layer.active, threads);
+    for (int64_t k = 0; k < layer.active; ++k, ++*s.multiplied) {
+      float* h = s.up + k * step;
+      for (int64_t i = 0; i < step; ++i) h[i] *= weights[k];
+      Matrix down = layer.blocks[experts[k]].down;
+      if (k) down.bias = y;  // adds to what is there
+      multiply<1>({{down, y, s.d_model}}, h, step, 1, threads);
+    }
+  }
 }
 
 }  // namespace stamm
@@ -327,14 +397,7 @@ extern "C" void decode_step(const stamm::Stack* stack, float* x, const int64_t* 
     attend_step(&a, s.qkv, lengths, column, s.attended, threads);
     multiply<1>({{layer.out, s.added, s.d_model}}, s.attended, heads, s.rows, threads);
     add_norm(x, s.added, layer.ffn_norm, s.normal, s.rows, s.d_model, layer.ffn_eps);
-    const int64_t wide = layer.down.inputs;
-    const Product up{layer.up, s.up, wide};
-    if (layer.gate.weight)
-      multiply<2>({{layer.gate, s.gate, wide}, up}, s.normal, s.d_model, s.rows, threads);
-    else
-      multiply<1>({up}, s.normal, s.d_model, s.rows, threads);
-    activate(layer, s, threads);
-    multiply<1>({{layer.down, s.added, s.d_model}}, s.up, wide, s.rows, threads);
+    feed_forward(layer, s, threads);
   }
   add_norm(x, added, s.norm, s.normal, s.rows, s.d_model, s.eps);
   multiply<1>({{s.head, logits, s.head.outputs}}, s.normal, s.d_model, s.rows, threads);

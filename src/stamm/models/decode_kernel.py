@@ -44,6 +44,7 @@ _SOURCE = Path(__file__).with_name("decode_kernel.h")
 _LANES = 16  # of the widest vector
 _BLOCK = 4  # rows of a packed matrix, that alternate
 _WIDEST = 512  # head width
+_MOST_EXPERTS = 256
 _PROBED = (16, 128)  # most rows, and columns, of the measurement
 _POINTERS, _WHOLES = ctypes.c_void_p, ctypes.c_int64
 _PASS = ctypes.CFUNCTYPE(
@@ -68,12 +69,18 @@ class _MatrixPointers(ctypes.Structure):
     )
 
 
+class _BlockPointers(ctypes.Structure):
+    _fields_ = tuple((name, _MatrixPointers) for name in ("gate", "up", "down"))
+
+
 class _LayerPointers(ctypes.Structure):
     _fields_ = (
         ("attention", AttentionPointers),
         *((name, _POINTERS) for name in ("attention_norm", "ffn_norm")),
         *((name, ctypes.c_float) for name in ("attention_eps", "ffn_eps")),
-        *((name, _MatrixPointers) for name in ("q", "k", "v", "out", "gate", "up", "down")),
+        *((name, _MatrixPointers) for name in ("q", "k", "v", "out", "router")),
+        ("blocks", ctypes.POINTER(_BlockPointers)),
+        *((name, _WHOLES) for name in ("shared", "active")),
         *((name, _POINTERS) for name in ("activation", "parameters")),
         ("by_column", _WHOLES),
     )
@@ -87,6 +94,7 @@ class _StackPointers(ctypes.Structure):
         ("eps", ctypes.c_float),
         ("head", _MatrixPointers),
         *((name, _POINTERS) for name in ("normal", "added", "qkv", "attended", "gate", "up")),
+        ("multiplied", _POINTERS),
     )
 
 
@@ -94,7 +102,7 @@ class FusedStack:
     """The step by the kernel.
 
     Needs    `unavailable_reason()` is None, and `is_supported` for the weights
-    Memory   of a model that `is_small` the matrices again, in another order
+    Memory   of a model that `is_small` the matrices again, in another order; else of experts the last ones
     Bits     of a row the same whatever other rows hold and however many there are, with any number of
              threads
     Raises   ConfigError for tensors that do not fit what is bound
@@ -104,8 +112,14 @@ class FusedStack:
         self._weights, self._pages = weights, _Pages(weights)
         self._kept: list[Any] = []  # what the structures point to
         self._raised: list[BaseException] = []
+        self._multiplied = ctypes.c_int64()
         self._layers = (_LayerPointers * len(weights.layers))(*map(self._layer, weights.layers))
         self._head = self._matrix(weights.head)
+
+    @property
+    def multiplied_experts(self) -> int:
+        """Experts multiplied so far, over all rows, steps and layers."""
+        return self._multiplied.value
 
     def bind(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         """Use this KV cache, which must stay where it is in memory."""
@@ -117,8 +131,9 @@ class FusedStack:
         halves = rotation(self._weights.frequencies, torch.arange(columns))
         angles = torch.cat([half[:, : shape.width // 2] for half in halves], dim=-1)
         scores = torch.empty(rows * shape.heads, columns + 2 * _LANES)
-        width, d_model = max(layer.down.inputs for layer in self._layers), len(self._norm.weight)
+        first, d_model = self._layers[0], len(self._norm.weight)
         # Zeros: behind an odd number of hidden neurons are inputs of the last matrix.
+        width = first.blocks[0].down.inputs * first.active
         gate, up = (torch.zeros(rows, width) for _ in range(2))
         normal, added = (torch.empty(rows, d_model) for _ in range(2))
         qkv = torch.empty(rows, shape.heads + 2 * shape.kv_heads, shape.width)
@@ -144,6 +159,7 @@ class FusedStack:
             self._norm.eps,
             self._head,
             *(buffer.data_ptr() for buffer in buffers),
+            ctypes.addressof(self._multiplied),
         )
 
     def __call__(
@@ -174,16 +190,22 @@ class FusedStack:
         norms = weights.attention_norm, weights.ffn_norm
         biases = weights.biases or (None,) * 3
         qkv = [self._matrix(w, b) for w, b in zip(weights.projections, biases, strict=True)]
-        gate = _MatrixPointers() if weights.gate is None else self._matrix(weights.gate)
+        router = weights.router
+        blocks = [
+            _BlockPointers(
+                *(_MatrixPointers() if matrix is None else self._matrix(matrix) for matrix in block)
+            )
+            for block in weights.blocks
+        ]
         return _LayerPointers(
             AttentionPointers(),
             *(_checked(norm.weight, d_model).data_ptr() for norm in norms),
             *(norm.eps for norm in norms),
             *qkv,
             self._matrix(weights.out),
-            gate,
-            self._matrix(weights.up),
-            self._matrix(weights.down),
+            _MatrixPointers() if router is None else self._matrix(router.weight.detach()),
+            (_BlockPointers * len(blocks))(*blocks),
+            *((0, 1) if router is None else (router.experts.shared, router.experts.active)),
             *self._activation(weights),
         )
 
@@ -204,15 +226,15 @@ class FusedStack:
             self._kept.append(compiled)
             return compiled.address, compiled.parameters.data_ptr(), compiled.by_column
         # An order of evaluation that only torch has: called back.
-        by_torch, width = weights.activation.frozen(), len(weights.up)
+        by_torch = weights.activation.frozen()
 
-        def activate(*_: object) -> None:
+        def activate(_: int, __: int, rows: int, columns: int, *___: object) -> None:
             try:
-                inputs = [self._up[:, :width]]
-                if weights.gate is not None:
-                    inputs.insert(0, self._gate[:, :width])
+                buffers = [self._up] if weights.gate is None else [self._gate, self._up]
+                whole = [buffer.flatten()[: rows * _padded(columns)] for buffer in buffers]
+                inputs = [buffer.view(rows, -1)[:, :columns] for buffer in whole]
                 with torch.no_grad():
-                    self._up[:, :width] = by_torch(*inputs)
+                    inputs[-1].copy_(by_torch(*inputs))
             except BaseException as error:  # raised by the step: C++ cannot
                 self._raised.append(error)
 
@@ -285,10 +307,12 @@ _KINDS: dict[str, Callable[[StackWeights, int], DecodeStack]] = {
 
 
 def is_supported(weights: StackWeights) -> bool:
-    """Whether the kernel supports a decoder: float32 on a CPU, widths that are multiples of 16, no experts, no steering."""
+    """Whether the kernel supports a decoder: float32 on a CPU, widths that are multiples of 16, no steering."""
     width, like = weights.shape.width, weights.head
     whole = width % _LANES == 0 and like.shape[1] % _LANES == 0
-    plain = all(layer.router is None and layer.steering is None for layer in weights.layers)
+    plain = all(
+        layer.steering is None and len(layer.blocks) <= _MOST_EXPERTS for layer in weights.layers
+    )
     return like.dtype == torch.float32 and like.is_cpu and whole and width <= _WIDEST and plain
 
 
@@ -339,9 +363,11 @@ def _chosen(weights: StackWeights, rows: int) -> str:
     rows = min(1 << (rows - 1).bit_length(), _PROBED[0])
     norm = ", QK norm" if first.qk_norm is not None else ""
     gated = ", gated" if first.gate is not None else ""
+    router = first.router
+    acting = f", {router.experts.active} of {len(first.blocks)} experts" if router else ""
     return measured(
         f"decoding float32 B={rows} H={shape.heads} K={shape.kv_heads} E={shape.width}"
-        f" D={weights.head.shape[1]} F={len(first.up)} {first.activation.spec.name}{gated}{norm}",
+        f" D={weights.head.shape[1]} F={len(first.up)} {first.activation.spec.name}{gated}{acting}{norm}",
         _arms(weights, rows),
         content=build.content([_SOURCE.read_text(encoding="utf-8")]),
         processor=build.processor(),

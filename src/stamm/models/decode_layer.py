@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -64,6 +63,13 @@ class LayerWeights:
     router: Router | None = None
     steering: Tensor | None = None
 
+    @property
+    def blocks(self) -> list[tuple[Tensor | None, Tensor, Tensor]]:
+        """Gate, up and down of each expert, or of the whole block."""
+        count = 1 if self.router is None else self.router.experts.count
+        gates = [None] * count if self.gate is None else self.gate.chunk(count)
+        return list(zip(gates, self.up.chunk(count), self.down.chunk(count, dim=1), strict=True))
+
 
 @dataclass(frozen=True, kw_only=True)
 class StackWeights:
@@ -83,8 +89,9 @@ class StackWeights:
         """All matrices but the embedding."""
         matrices = [self.head]
         for layer in self.layers:
-            blocks = (layer.out, layer.gate, layer.up, layer.down)
-            matrices += [*layer.projections, *(w for w in blocks if w is not None)]
+            matrices += [*layer.projections, layer.out]
+            matrices += [] if layer.router is None else [layer.router.weight.detach()]
+            matrices += [w for block in layer.blocks for w in block if w is not None]
         return matrices
 
     @property
@@ -95,6 +102,11 @@ class StackWeights:
 
 class DecodeStack(Protocol):
     """A step of decoding through all layers."""
+
+    @property
+    def multiplied_experts(self) -> int:
+        """Experts multiplied so far, over all rows, steps and layers; 0 without experts."""
+        ...
 
     def bind(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         """Use this KV cache, which stays where it is in memory: for each layer (B, K, C, E)."""
@@ -203,13 +215,14 @@ class _TorchLayer:
 
 def _feed_forward(weights: LayerWeights, packed_rows: int) -> Callable[[Tensor], Tensor]:
     """The block with its present shape parameters."""
+    blocks = [
+        [_product(w.contiguous(), packed_rows) for w in block if w is not None]
+        for block in weights.blocks
+    ]
     function = weights.activation.frozen()
-    first = [weights.up] if weights.gate is None else [weights.gate, weights.up]
     if weights.router is not None:
-        prepare = partial(_product, packed_rows=packed_rows)
-        return ExpertStep(weights.router, function, first, weights.down, prepare)
-    inputs = [_product(w, packed_rows) for w in first]
-    down = _product(weights.down, packed_rows)
+        return ExpertStep(weights.router, function, blocks)
+    *inputs, down = blocks[0]
     return lambda x_BD: down(function(*(multiply(x_BD) for multiply in inputs)))
 
 

@@ -27,7 +27,7 @@ from stamm.base.errors import ConfigError
 from stamm.models.attention import KVCache
 from stamm.models.attention_mask import cache_mask
 from stamm.models.decode_kernel import build_stack
-from stamm.models.decode_layer import HeadShape, LayerWeights, Norm, StackWeights, TorchStack
+from stamm.models.decode_layer import HeadShape, LayerWeights, Norm, StackWeights
 from stamm.models.decoder import Decoder, DecoderLayer
 from stamm.models.ffn import GatedFeedForward
 from stamm.models.norm import RMSNorm
@@ -136,7 +136,7 @@ class DecodeStep:
     @property
     def multiplied_experts(self) -> int:
         """Experts multiplied so far, over all rows, steps and layers; 0 for a decoder without experts."""
-        return self._stack.multiplied_experts if isinstance(self._stack, TorchStack) else 0
+        return self._stack.multiplied_experts
 
     @property
     def columns(self) -> int:

@@ -54,9 +54,7 @@ class ExpertStep:
 
     router     of the block
     function   its activation
-    first      the matrices before the activation, (C, D): up, or gate and up
-    down       the matrix after it, (D, C)
-    product    prepares a matrix: x to x W'
+    products   of each expert: x to x W' for up, or gate and up, and for down
 
     multiplied   (rows, experts) pairs computed so far
     """
@@ -65,14 +63,10 @@ class ExpertStep:
         self,
         router: Router,
         function: Callable[..., Tensor],
-        first: Sequence[Tensor],
-        down: Tensor,
-        product: Callable[[Tensor], Callable[[Tensor], Tensor]],
+        products: Sequence[Sequence[Callable[[Tensor], Tensor]]],
     ) -> None:
-        self._router, self._function, self.multiplied = router, function, 0
-        count = router.experts.count
-        self._first = [[product(w) for w in matrix.chunk(count)] for matrix in first]
-        self._down = [product(w.contiguous()) for w in down.chunk(count, dim=1)]
+        self._router, self._function, self._products = router, function, products
+        self.multiplied = 0
 
     def __call__(self, x_BD: Tensor) -> Tensor:
         """The block's output, (B, D)."""
@@ -82,7 +76,8 @@ class ExpertStep:
         for expert in acts_BE.any(0).nonzero().flatten().tolist():
             rows = acts_BE[:, expert].nonzero().flatten() if len(x_BD) > 1 else slice(None)
             x = x_BD[rows]
-            units = self._function(*(matrix[expert](x) for matrix in self._first))
-            y_BD[rows] += self._down[expert](units * weights_BE[rows, expert, None])
+            *first, down = self._products[expert]
+            units = self._function(*(multiply(x) for multiply in first))
+            y_BD[rows] += down(units * weights_BE[rows, expert, None])
             self.multiplied += len(x)
         return y_BD

@@ -15,7 +15,10 @@ from stamm.adapt.config import (
     CarveConfig,
     ReplacementConfig,
     SparsifyConfig,
+    StressConfig,
+    TextConfig,
     carved_config,
+    require_dense,
     sparse_config,
     swapped_config,
 )
@@ -192,6 +195,24 @@ class SparsifyRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StressRecipe(Bounded):
+    """The loss of a trained model, as in `AdaptRecipe`, with flipped bits and noise, and with a clip against them."""
+
+    run: str = ""
+    arm: str | None = None
+    stress: StressConfig = field(default_factory=StressConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def steps(self, root: Path) -> tuple[Step, ...]:
+        """As in `AdaptRecipe`."""
+        start = start_model(self.run, self.arm, root)
+        if start.decoder:
+            require_dense(start.decoder, "have bits flipped")
+        step = _text_step("stress", self.stress, start, ("stress.json",))
+        return (*start.steps, step, report_step(self.report))
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Change:
     """The step that changes the model.
 
@@ -214,26 +235,28 @@ def _steps(recipe: _Recipe, change: _Change, root: Path) -> tuple[Step, ...]:
     trained = _pretraining(recipe, start, root) if recipe.tokens else None
     changed = [change.wanted(config).ffn for config in (start.decoder,) if config]
     checks = activation_steps(changed if trained else [])
-    config, name = change.config, change.name
-    step = Step(
-        name=name,
-        job=name,
-        config=config,
-        folder=name,
-        inputs={**start.inputs, **({"pack": start.pack} if start.pack else {})},
-        after=tuple(step.name for step in checks),
-        external={
-            **start.external,
-            **({config.text: Path(config.text)} if config.text else {}),
-        },
-        outputs=("model", f"{name}.json"),
-    )
+    name = change.name
+    step = _text_step(name, change.config, start, ("model", f"{name}.json"))
+    step = replace(step, after=tuple(check.name for check in checks))
     steps = [*start.steps, *checks, step]
     steps += _evaluations(recipe, start, "start", "start_evaluate", start.model)
     steps += _evaluations(recipe, start, name, f"{name}/evaluate", f"{name}/model")
     if trained is not None:
         steps += _training(recipe, change, start, trained, root)
     return (*steps, report_step(recipe.report))
+
+
+def _text_step(name: str, config: TextConfig, start: StartModel, outputs: tuple[str, ...]) -> Step:
+    text = {config.text: Path(config.text)} if config.text else {}
+    return Step(
+        name=name,
+        job=name,
+        config=config,
+        folder=name,
+        inputs={**start.inputs, **({"pack": start.pack} if start.pack else {})},
+        external={**start.external, **text},
+        outputs=outputs,
+    )
 
 
 def _pretraining(recipe: _Recipe, start: StartModel, root: Path) -> PretrainConfig:
@@ -319,6 +342,11 @@ def _evaluations(
 def sparsify() -> SparsifyRecipe:
     """A trained model whose small activations are 0; set run=FOLDER share=S or perplexity=1.01, activation=reglu."""
     return SparsifyRecipe()
+
+
+def stress() -> StressRecipe:
+    """The loss of a trained model with flipped bits and with noise; set run=FOLDER stress.rate=0.001."""
+    return StressRecipe()
 
 
 def carve() -> CarveRecipe:

@@ -30,7 +30,7 @@ from stamm.recipes import (
     robots,
     searches,
 )
-from stamm.recipes.adapt import AdaptRecipe, CarveRecipe, SparsifyRecipe
+from stamm.recipes.adapt import AdaptRecipe, CarveRecipe, SparsifyRecipe, StressRecipe
 from stamm.recipes.align import GRPORecipe, PreferenceRecipe, SFTRecipe
 from stamm.recipes.align_charter import CharterRecipe
 from stamm.recipes.align_demo import AlignDemo
@@ -67,6 +67,7 @@ Branching = (
     | AdaptRecipe
     | CarveRecipe
     | SparsifyRecipe
+    | StressRecipe
     | SFTRecipe
     | PreferenceRecipe
     | GRPORecipe
@@ -131,6 +132,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("adapt.activation", adapt.activation),
     Recipe("adapt.carve", adapt.carve),
     Recipe("adapt.sparsify", adapt.sparsify),
+    Recipe("adapt.stress", adapt.stress),
     Recipe("align.demo", align_demo.align_demo),
     Recipe("align.sft", align.sft),
     Recipe("align.qrpo", align.qrpo),

@@ -58,6 +58,7 @@ _KINDS = (
     StepKind("replacement", "stamm.adapt.job:run"),
     StepKind("carve", "stamm.adapt.carve_job:run"),
     StepKind("sparsify", "stamm.adapt.sparsify_job:run"),
+    StepKind("stress", "stamm.adapt.stress_job:run"),
     StepKind("import_model", "stamm.align.import_job:run"),
     StepKind("sample", "stamm.align.sampling.sample_job:run"),
     StepKind("sample_answers", "stamm.align.results.sample_answers:run"),

@@ -28,6 +28,7 @@ _WITHOUT_ARMS = {
     "replacement/replacement.json": REPLACEMENT,
     "carve/carve.json": REPLACEMENT,
     "sparsify/sparsify.json": REPLACEMENT,
+    "stress/stress.json": REPLACEMENT,
 }
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _LONGEST_NAME = 120

@@ -179,7 +179,7 @@ def test_measured_text_that_is_fitted_on_is_left_out(
     ("ffn", "experts", "what"),
     [
         (GatedFFN(width=30), Experts(), "does not divide into experts.count = 8"),
-        (PlainFFN(linear=LowRank(rank=8)), Experts(), "LowRank cannot be divided"),
+        (PlainFFN(linear=LowRank(rank=8)), Experts(), "matrices are LowRank"),
         (PlainFFN(shapes="neuron"), Experts(), "parameters per neuron"),
         (GatedFFN(experts=FOUR), Experts(), "has experts already"),
     ],

@@ -91,7 +91,9 @@ def test_half_of_a_file_is_fitted_on_and_the_other_half_measured(
     out = tmp_path / "out"
     out.mkdir()
     found = _swap({**inputs, "pack": tmp_path}, out, activation="gelu", text=str(text))
-    assert found.text == "text.jsonl" and 0 < found.tokens < 30 and 0 < found.measured < 30
+    assert found.calibration.name == "first half of text.jsonl"
+    assert 0 < found.calibration.tokens < 30 and 0 < found.measured.tokens < 30
+    assert found.calibration.sha256 != found.measured.sha256
     text.write_text('{"text": "The river is wide."}\n')
     with pytest.raises(DataError, match="holds one text"):
         _swap(inputs, out, activation="gelu", text=str(text))

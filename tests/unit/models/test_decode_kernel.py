@@ -16,7 +16,7 @@ from stamm.activations.module import Activation
 from stamm.base.errors import ConfigError
 from stamm.models import decode_kernel as module
 from stamm.models import decode_layer
-from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
+from stamm.models.config import DecoderConfig, Experts, GatedFFN, PlainFFN
 from stamm.models.decode_kernel import AttentionPointers, FusedStack
 from stamm.models.decode_layer import HeadShape, Norm, TorchStack
 from stamm.models.decode_step import DecodeStep, PromptStates, run_prompts, stack_weights
@@ -236,6 +236,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "swiglu, odd width, biases": {"ffn": GatedFFN(width=23), "qkv_bias": True, "qk_norm": False},
     "eps, by torch": {"ffn": PlainFFN(width=40, compat="eps"), "num_kv_heads": 1},
     "neurons, tied": {"ffn": PlainFFN(width=40, shapes="neuron"), "tied_embeddings": True},
+    "experts": {"ffn": GatedFFN(width=120, experts=Experts(count=5, active=2)), "qk_norm": False},
+    "shared experts": {"ffn": PlainFFN(width=96, experts=Experts(count=6, active=3, shared=1))},
+    "experts, eps, by torch": {"ffn": PlainFFN(width=84, compat="eps", experts=Experts(count=4))},
 }
 
 
@@ -285,6 +288,8 @@ def test_a_decoder_gives_the_logits_of_whole_passes(
                     with torch.no_grad():
                         expected = model(torch.tensor([sequence]))[0, -1]
                     torch.testing.assert_close(logits[row], expected, rtol=1e-4, atol=2e-5)
+    experts = model.config.ffn.experts
+    assert step.multiplied_experts == (2 * (140 * 3 + 10 * 2) * experts.active if experts else 0)
 
 
 def logits_of(model: Decoder, states: PromptStates, rows: int) -> Tensor:

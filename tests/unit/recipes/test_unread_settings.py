@@ -272,6 +272,7 @@ def needed(recipe: str, model: str, folder: Path) -> list[str]:
         "adapt.activation": [f"run={model}", "activation=relu2"],
         "adapt.carve": [f"run={model}"],
         "adapt.sparsify": [f"run={model}", "activation=relu2"],
+        "adapt.stress": [f"run={model}"],
         "align.grpo": [f"run={model}", *GRPO],
         "corpus.robots": [f"domains={hosts}", *agent],
         "corpus.classifier": ["classifier=ClassifierConfig", f"classifier.labelled={text}"],
