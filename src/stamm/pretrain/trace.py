@@ -1,4 +1,5 @@
-"""`stamm.trace`: which documents a step read, and which steps, checkpoints and releases read a document.
+"""`stamm.trace`: which documents a step read, which steps, checkpoints and releases read a document, and which
+documents have runs of tokens in common with a passage.
 
 Nothing is stored for it: the answers follow from the order of the packed corpus and the configuration
 (`pretrain.trace_order`). Masks and losses need the token files, which a release does not have.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from stamm.models.loading import open_model
 from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.trace_config import TraceConfig
 from stamm.pretrain.trace_order import TrainingOrder, kind_of, matching
+from stamm.pretrain.trace_passage import CHANGE_LIMIT, LIMITS, Passage
 from stamm.pretrain.trace_records import PRETRAIN, ArmTrace, Reading, Trace, TracedDocument
 from stamm.runs.records import ManifestFile
 
@@ -107,6 +109,8 @@ def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
             for n in within
             if not order.hides(int(order.starts[n]), config.step)
         ]
+    elif config.passage:
+        return _traced_passage(order, config, tokens, remarks)
     else:
         if config.document:
             numbers, span = order.named(config.document), None
@@ -127,6 +131,44 @@ def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
     steps = [step for _, readings in matches for step, *_ in readings]
     shown = matches[: config.limit]
     documents = [_document(order, number, readings, tokens) for number, readings in shown]
+    return _arm_trace(order, config, len(matches), steps, documents, tokens, remarks)
+
+
+def _traced_passage(
+    order: TrainingOrder, config: TraceConfig, tokens: _Tokens | None, remarks: list[str]
+) -> ArmTrace:
+    passage, overlap = Passage(order.arm, config), None
+    documents, steps = [], list[int]()
+    if tokens is None:
+        remarks.append("which documents it overlaps with is not known, for the same reason")
+    else:
+        overlap = passage.overlap(order)
+        for numbers, run in overlap.longest:
+            parts = []
+            for number in numbers:
+                start = int(order.starts[number]) + run.document_start
+                read = order.readings(start, start + run.stop - run.start)
+                parts.append(_document(order, number, read, tokens))
+            readings = [reading for part in parts for reading in part.readings]
+            readings.sort(key=lambda reading: reading.position)
+            steps += [reading.step for reading in readings]
+            documents.append(replace(parts[0], run=run, readings=tuple(readings)))
+    count, covered = (overlap.count, overlap.covered) if overlap else (0, None)
+    remarks += [*LIMITS, *([CHANGE_LIMIT] if config.forgotten else [])]
+    arm = _arm_trace(order, config, count, steps, documents, tokens, remarks)
+    return replace(arm, passage=passage.traced(covered, documents))
+
+
+def _arm_trace(
+    order: TrainingOrder,
+    config: TraceConfig,
+    count: int,
+    steps: Sequence[int],
+    documents: list[TracedDocument],
+    tokens: _Tokens | None,
+    remarks: list[str],
+) -> ArmTrace:
+    """The trace of an arm; `documents` with what else is asked for."""
     if config.text:
         documents = _with_text(order, documents, remarks)
     documents = _with_loss(order, documents, tokens if config.loss else None, remarks)
@@ -138,7 +180,7 @@ def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
         arm=str(order.arm),
         steps=order.steps,
         done=order.done,
-        count=len(matches),
+        count=count,
         first_step=min(steps, default=None),
         documents=tuple(documents),
         checkpoints=tuple(checkpoint_steps(order.arm / "checkpoints")),
@@ -189,6 +231,7 @@ def _document(
         probe_id=row["probe_id"] or "",
         stage=order.stage_of(start),
         occurrence=row["occurrence"],
+        forgotten=order.rule if order.forgets(start) else "",
         start=start,
         stop=stop,
         readings=tuple(_reading(order, start, stop, *window, tokens) for window in windows),
@@ -239,7 +282,7 @@ def _with_text(
         for row in read_parts(corpus, "documents", ["document_id", "text"])
         if row["document_id"] in wanted
     }
-    return [_changed(document, text=texts.get(document.document_id)) for document in documents]
+    return [replace(document, text=texts.get(document.document_id)) for document in documents]
 
 
 def _with_loss(
@@ -274,15 +317,11 @@ def _with_loss(
             )
             losses |= {loss.document_id: loss for loss in computed}
     return [
-        _changed(document, nats=loss.nats, scored=loss.tokens)
+        replace(document, nats=loss.nats, scored=loss.tokens)
         if (loss := losses.get(document.document_id))
         else document
         for document in documents
     ]
-
-
-def _changed(document: TracedDocument, **values: Any) -> TracedDocument:
-    return TracedDocument(**(vars(document) | values))
 
 
 def _why_not(order: TrainingOrder, word: str, found: bool) -> Iterator[str]:

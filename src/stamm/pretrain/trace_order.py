@@ -81,6 +81,7 @@ class TrainingOrder:
     stages      names of the stages of the stream
     windows     first token of each sequence
     steps       of the configuration; `done` of them are trained
+    rule        by which it forgot documents; "" for other runs
 
     Raises   RunError for an arm that was not pretrained on a packed corpus; DataError for damaged files
     """
@@ -118,6 +119,7 @@ class TrainingOrder:
         self._plan = self.config.batches(total)
         self.steps = self._plan.num_steps
         self.spans: TokenSpans | None = None
+        self.rule = self.config.rule if isinstance(self.config, ForgetConfig) else ""
         self.resumed, self._replaced = 0, dict[int, int]()
         if isinstance(self.config, ForgetConfig):
             self._forget(self.config, total)
@@ -170,9 +172,11 @@ class TrainingOrder:
 
     def hides(self, token: int, step: int) -> bool:
         """Whether a step reads another token in the place of this one, since its document is forgotten."""
-        if self.spans is None or step <= self.resumed:
-            return False
-        return bool(self.spans.contain(token, token + 1)[0])
+        return step > self.resumed and self.forgets(token)
+
+    def forgets(self, token: int) -> bool:
+        """Whether the run forgot the document of a token."""
+        return self.spans is not None and bool(self.spans.contain(token, token + 1)[0])
 
     def sampler(self, stream: TokenStream, step: int) -> SequenceSampler:
         """The sampler of the sequences of a step."""
@@ -201,6 +205,11 @@ class TrainingOrder:
         Raises   ConfigError for any other text
         """
         return matching(self.documents, word)
+
+    def occurrences(self, number: int) -> tuple[int, ...]:
+        """Numbers of all occurrences of a document, given that of one."""
+        names = self.documents["document_id"]
+        return tuple(np.flatnonzero(pc.equal(names, names[number]).to_numpy()).tolist())
 
     def row(self, number: int) -> dict[str, Any]:
         """The columns of a document."""
