@@ -135,7 +135,12 @@ def passages(tokens: int) -> Iterator[dict[str, Any]]:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
             if find().covered != length:
                 raise SystemExit("the passage was not found")
-            yield {"what": f"passage of {length}", "tokens": tokens, "seconds": round(took, 2), "peak_mib": peak}
+            yield {
+                "what": f"passage of {length}",
+                "tokens": tokens,
+                "seconds": round(took, 2),
+                "peak_mib": peak,
+            }
 
 
 def receipts(rows: int) -> Iterator[dict[str, Any]]:

@@ -46,18 +46,23 @@ def run(options: argparse.Namespace, verb: str) -> int:
             print("\nName one arm to see its documents and readings; --json has all")
     if any(arm.error for arm in traced.arms):
         return 1
-    return 0 if any(arm.count or arm.started_from for arm in traced.arms) else 1
+    known = [arm for arm in traced.arms if arm.passage is None or arm.passage.covered is not None]
+    return 0 if any(arm.count or arm.started_from for arm in known) or not known else 1
 
 
 def _print_arm(arm: ArmTrace, *, alone: bool) -> None:
     """Print what an arm contains; alone: with the documents, and not only their number."""
     what = f"{arm.count} documents"
-    if arm.error:
+    if arm.passage and arm.passage.covered is None:
+        what = ""
+    elif arm.error:
         what = f"not known: {arm.error}"
     elif arm.contains:
         what += f", first read at step {arm.first_step}" if arm.first_step else ""
     elif arm.kind == "pretrain":
         what += ", none of them read"
+    if rules := [document.forgotten for document in arm.documents if document.forgotten]:
+        what += f"; {len(rules)} forgotten by the rule {rules[0]}"
     if arm.passage and len(arm.documents) < arm.count:
         what += f" (of the {len(arm.documents)} with the longest runs)"
     with_it = [step for step in arm.checkpoints if step >= (arm.first_step or 0)]
@@ -103,7 +108,9 @@ def _passage(passage: TracedPassage) -> list[tuple[str, str]]:
         words = f"{change.before:.3f} to {change.after:.3f} nats a token ({change.after - change.before:+.3f})"
         if change.held_out is not None:
             words += f", held-out text {change.held_out:+.3f}"
-        words += f"; {change.documents} documents {'' if change.exact else 'approximately '}forgotten"
+        words += (
+            f"; {change.documents} documents {'' if change.exact else 'approximately '}forgotten"
+        )
         if change.overlapping:
             words += f", of those below: {', '.join(change.overlapping)}"
         changes.append((f"without {change.branch}", words))

@@ -49,7 +49,7 @@ from stamm.pretrain.trace_records import PRETRAIN
 from stamm.runs.arms import input_of_arm
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.metrics import read_metrics
-from stamm.runs.records import ConfigFile
+from stamm.runs.records import ConfigFile, ManifestFile
 
 ORDER = "order-train.parquet"
 COLUMNS = [
@@ -66,10 +66,17 @@ LOSS = "train/loss_nats"
 
 
 def kind_of(arm: Path) -> str:
-    """Kind of the job that trained the arm in a folder; "" for any other folder."""
+    """Kind of the job that trained the arm in a folder; "" for any other folder.
+
+    Raises   DataError for a config.json that is damaged, or that a run wrote and that is missing
+    """
     path = arm / "config.json"
-    plain = read_json(path) if path.is_file() and (arm / "manifest.json").is_file() else None
-    kind = plain.get("kind") if isinstance(plain, dict) else None
+    if not ((arm / "manifest.json").is_file() and is_present(path)):
+        return ""
+    plain = read_json(path)
+    if not isinstance(plain, dict):
+        raise DataError(f"{path} holds no object", fix="Restore the file")
+    kind = plain.get("kind")
     return kind if isinstance(kind, str) else ""
 
 
@@ -222,7 +229,7 @@ class TrainingOrder:
         if not (folder / DOCUMENTS).is_file():
             raise RunError(
                 f"{self.arm} forgot documents, and {folder} does not hold which",
-                fix="A release does not list them: trace the run itself",
+                fix="Restore it; a release of an older version does not list them: trace the run itself",
             )
         self.spans = read_spans(folder)
         self.resumed = read_record(ForgetFile, folder / FORGET).checkpoint
@@ -288,11 +295,9 @@ def _documents(path: Path) -> tuple[pa.Table, NDArray[np.int64]]:
 
 def _check_same_pack(arm: Path, pack: Path) -> None:
     """Raise DataError when the packed corpus is not the one that the arm recorded."""
-    path = arm / "manifest.json"
-    if not is_present(path):
-        return
-    plain = read_json(path, MANIFEST_FIX)
-    recorded = plain.get("inputs", {}).get("pack", {}).get("sha256")
+    manifest = read_record_if_present(ManifestFile, arm / "manifest.json", MANIFEST_FIX)
+    packed = manifest.inputs.get("pack") if manifest else None
+    recorded = packed.sha256 if packed else None
     if recorded is not None and recorded != sha256_file(pack / "manifest.json"):
         raise DataError(
             f"{pack} is not the packed corpus that {arm} was trained on",

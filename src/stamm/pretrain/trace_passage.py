@@ -8,7 +8,7 @@ tokens of the passage.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from stamm.evaluate.held_out import nats_of_texts
 from stamm.evaluate.records import HeldOutFile
 from stamm.models.generate import greedy
 from stamm.models.loading import OpenModel, open_model
-from stamm.models.model_source import find_model
 from stamm.pretrain.forget.config import ForgetConfig
 from stamm.pretrain.forget.records import FORGET, ForgetFile
 from stamm.pretrain.trace_config import TraceConfig
@@ -84,12 +83,16 @@ class Overlap:
 class Passage:
     """A passage and its continuation, as tokens, and the model that continued it."""
 
-    def __init__(self, arm: Path, config: TraceConfig) -> None:
-        """Raises   ConfigError for a passage of fewer than `shortest` tokens, or too many"""
-        self._arm, self._config = arm, config
+    def __init__(
+        self, arm: Path, config: TraceConfig, text: str, branches: Mapping[str, Path]
+    ) -> None:
+        """branches   arms of `config.forgotten`
+
+        Raises   ConfigError for a passage of fewer than `shortest` tokens, or too many"""
+        self._arm, self._config, self._branches = arm, config, branches
         folder = input_of_arm(arm, "tokenizer")
         self._tokenizer = Tokenizer.load(folder)
-        self.tokens = list(self._tokenizer.encode(config.passage_text()))
+        self.tokens = list(self._tokenizer.encode(text))
         self.continuation: list[int] = []
         if len(self.tokens) > _MOST_TOKENS:
             raise ConfigError(
@@ -97,7 +100,10 @@ class Passage:
                 fix="Name a part of it",
             )
         if config.new_tokens:
-            prompt, context = [*self._model.prefix, *self.tokens], self._model.decoder.config.max_context
+            prompt, context = (
+                [*self._model.prefix, *self.tokens],
+                self._model.decoder.config.max_context,
+            )
             if len(prompt) + config.new_tokens > context:
                 raise ConfigError(
                     f"the passage and new_tokens = {config.new_tokens} have {len(prompt) + config.new_tokens} tokens,"
@@ -172,7 +178,8 @@ class Passage:
             covered=covered,
             nats=nats,
             changes=tuple(
-                self._change(branch, nats or 0.0, documents) for branch in config.forgotten
+                self._change(branch, folder, nats or 0.0, documents)
+                for branch, folder in self._branches.items()
             ),
         )
 
@@ -181,10 +188,8 @@ class Passage:
         return nats_of_texts(EvaluateConfig(), model.decoder, [ids], NoProgress())[0]
 
     def _change(
-        self, branch: str, before: float, documents: Iterable[TracedDocument]
+        self, branch: str, arm: Path, before: float, documents: Iterable[TracedDocument]
     ) -> LossChange:
-        source = find_model(branch)
-        arm = source.model.parent
         order = TrainingOrder(arm)
         if not isinstance(order.config, ForgetConfig) or not _branches_from(arm, self._arm):
             raise ConfigError(
@@ -201,7 +206,7 @@ class Passage:
             exact=record.is_exact,
             documents=record.documents,
             before=before / len(self.tokens),
-            after=self._nats(open_model(source)) / len(self.tokens),
+            after=self._nats(open_model(arm)) / len(self.tokens),
             overlapping=tuple(d.document_id for d in documents if order.forgets(d.start)),
             held_out=losses[1] - losses[0] if len(losses) == 2 else None,
         )

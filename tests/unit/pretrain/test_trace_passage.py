@@ -67,7 +67,11 @@ def test_places_and_runs_are_those_of_a_search_of_every_place(
     grams = {tuple(passage[n : n + shortest]) for n in range(len(passage) - shortest + 1)}
     held = [n for n in range(len(stream)) if tuple(stream[n : n + shortest]) in grams]
     places = find_places(pack, tuple(passage), shortest)
-    inside = [n for a, b in zip(places.begins, places.ends, strict=True) for n in range(a, b - shortest + 1)]
+    inside = [
+        n
+        for a, b in zip(places.begins, places.ends, strict=True)
+        for n in range(a, b - shortest + 1)
+    ]
     assert inside == held
     there = {tuple(stream[n : n + shortest]) for n in held}
     covered = {n + k for n in range(len(passage)) for k in range(shortest)
@@ -137,9 +141,8 @@ def test_the_continuation_is_looked_for_and_the_loss_is_of_the_passage_alone(arm
     assert passage is not None and passage.nats is not None and whole.nats is not None
     assert passage.tokens == len(tokenizer.encode(text)) and passage.continued == 7
     assert passage.continuation
-    # The document's loss includes that of its </s>.
-    if passage.tokens == row["stop"] - row["start"] - 2:
-        assert 0 < whole.nats - passage.nats < 20
+    assert passage.tokens == row["stop"] - row["start"] - 2
+    assert 0 < whole.nats - passage.nats < 20  # the loss of its </s>
 
 
 @pytest.mark.parametrize(
