@@ -29,7 +29,7 @@ from stamm.models.loading import open_model
 from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.trace_config import TraceConfig
 from stamm.pretrain.trace_order import TrainingOrder, kind_of, matching
-from stamm.pretrain.trace_passage import CHANGE_LIMIT, LIMITS, Passage
+from stamm.pretrain.trace_passage import CHANGE_LIMIT, LIMITS, PassageSearch
 from stamm.pretrain.trace_records import PRETRAIN, ArmTrace, Reading, Trace, TracedDocument
 from stamm.runs.records import ManifestFile
 
@@ -81,7 +81,7 @@ def trace(folder: str | os.PathLike[str], *changes: str, **settings: Any) -> Tra
             unknown[arm] = error
             continue
         try:
-            passage = Passage(arm, config, text, branches) if text else None
+            passage = PassageSearch(arm, config, text, branches) if text else None
             traced[arm] = _traced(order, config, passage)
         except ConfigError:  # of the question, not of the arm
             raise
@@ -101,7 +101,7 @@ def trace(folder: str | os.PathLike[str], *changes: str, **settings: Any) -> Tra
     return Trace(arms=tuple(traced[arm] for arm in sorted(traced)))
 
 
-def _traced(order: TrainingOrder, config: TraceConfig, passage: Passage | None) -> ArmTrace:
+def _traced(order: TrainingOrder, config: TraceConfig, passage: PassageSearch | None) -> ArmTrace:
     remarks: list[str] = []
     tokens = _Tokens.open(order, remarks)
     if config.step is not None:
@@ -151,7 +151,7 @@ def _traced(order: TrainingOrder, config: TraceConfig, passage: Passage | None) 
 def _traced_passage(
     order: TrainingOrder,
     config: TraceConfig,
-    passage: Passage,
+    passage: PassageSearch,
     tokens: _Tokens | None,
     remarks: list[str],
 ) -> ArmTrace:

@@ -80,7 +80,7 @@ class Overlap:
     longest: tuple[tuple[tuple[int, ...], CommonRun], ...]
 
 
-class Passage:
+class PassageSearch:
     """A passage and its continuation, as tokens, and the model that continued it."""
 
     def __init__(
@@ -226,7 +226,7 @@ def find_places(pack: Path, tokens: tuple[int, ...], shortest: int) -> Places:
     likely = np.zeros(2**20, np.bool_)
     likely[(keys >> shift).astype(np.int64)] = True
     seen = np.zeros(len(keys), np.bool_)
-    found: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    parts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     count = 0
     for start in range(0, split.num_tokens - shortest + 1, _PIECE):
         piece = split.read(start, min(start + _PIECE + shortest - 1, split.num_tokens))
@@ -236,20 +236,20 @@ def find_places(pack: Path, tokens: tuple[int, ...], shortest: int) -> Places:
         is_there = keys[which] == hashes[at]
         if is_there.any():
             seen[which[is_there]] = True
-            found.append(start + at[is_there])
-            count += len(found[-1])
+            parts.append(start + at[is_there])
+            count += len(parts[-1])
         if count > _MOST_PLACES:
             raise DataError(
                 f"more than {_MOST_PLACES:,} places hold {shortest} tokens of the passage",
                 fix=f"Set shortest={2 * shortest}, or leave its commonest part out",
             )
-    positions = np.concatenate(found)
+    positions = np.concatenate(parts)
     gaps = np.flatnonzero(np.diff(positions) != 1)
     begins = positions[np.concatenate(([0], gaps + 1))] if count else positions
     ends = positions[np.concatenate((gaps, [-1]))] + shortest if count else positions
     covered = np.zeros(len(tokens), np.bool_)
-    for place in np.flatnonzero(seen[first]).tolist():
-        covered[place : place + shortest] = True
+    for index in np.flatnonzero(seen[first]).tolist():
+        covered[index : index + shortest] = True
     return Places(int(covered.sum()), begins, ends)
 
 
