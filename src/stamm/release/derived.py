@@ -229,7 +229,7 @@ def _corpus(folder: Path, record: ReleaseFile, done: Callable[[str], None]) -> I
 
 
 def order_difference(table: pa.Table, manifest: PackManifest) -> str:
-    """How a training order differs from the one that the rule, seed and totals of its packed corpus give; "": not.
+    """Difference of a training order from the one that rule, seed and totals of its packed corpus give; "" for none.
 
     table   document_id, stage, occurrence and tokens of the rows, in their order
     """
