@@ -38,12 +38,7 @@ from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.forget.config import ForgetConfig
 from stamm.pretrain.forget.documents import read_spans
 from stamm.pretrain.forget.records import DOCUMENTS, FORGET, ForgetFile
-from stamm.pretrain.forget.sequences import (
-    RemainingSequences,
-    TokenSpans,
-    affected_positions,
-    replacement_positions,
-)
+from stamm.pretrain.forget.sequences import RemainingSequences, TokenSpans, replacements
 from stamm.pretrain.records import TrainingSummary
 from stamm.pretrain.trace_records import PRETRAIN
 from stamm.runs.arms import input_of_arm
@@ -234,12 +229,10 @@ class TrainingOrder:
         self.spans = read_spans(folder)
         self.resumed = read_record(ForgetFile, folder / FORGET).checkpoint
         if config.rule == "replace":
-            affected = affected_positions(self.windows, self.spans, first, total)
-            others = replacement_positions(self.windows, self.spans, first + total, len(affected))
+            replaced = replacements(self.windows, self.spans, first, total)
             before = self._plan.step(self.resumed - 1) if self.resumed else None
             stop = first + before.first + before.size if before else first
-            pairs = zip(affected.tolist(), others.tolist(), strict=True)
-            self._replaced = {position: other for position, other in pairs if position >= stop}
+            self._replaced = {at: other for at, other in replaced.items() if at >= stop}
 
     def _start_of(self, position: int) -> int:
         return int(self.windows.windows(position, 1)[0])
