@@ -50,14 +50,16 @@ _HELD_OUT = "order-held_out.parquet"
 
 
 def trace(folder: str | os.PathLike[str], *changes: str, **settings: Any) -> Trace:
-    """Which documents a step read, or which steps read a document; exact.
+    """Which documents a step read, which steps read a document, or which documents overlap a passage; exact.
 
         stamm.trace("runs/demo/arms/xielu", step=120).arms[0].documents
+        stamm.trace("runs/demo/arms/xielu", passage="@answer.txt").arms[0].documents[0].run
         stamm.trace("runs", document="https://example.org/page").arms
 
     folder   an arm, a run, a release; with document= any folder, whose runs and releases are listed
     changes, settings   of `TraceConfig`
-    Raises   RunError for a folder without a pretrained arm; ConfigError for a step or tokens that are not there
+    Raises   RunError for a folder without a pretrained arm; ConfigError for a step or tokens that are not there,
+             and for a passage that cannot be searched for
     """
     config, root = override(TraceConfig(), assignments(changes, settings)), Path(folder)
     config.check()
