@@ -2,13 +2,15 @@
 
 --tokens   a synthetic training order of so many tokens, in documents of about 1,000: `stamm.trace` of a step, of a
            document by id and by URL, and of tokens, without token files, as for a release
+--passage  synthetic token files of so many tokens, Zipf over 32,768 ids: where they hold a passage of 100 and of 4,096
+           tokens that they contain
 --rows     a synthetic ledger of so many URLs: the tree, and receipts for URLs that are there and that are not
 --tries    of the release given: so many weights changed in turn, one in each format, with records and sums changed to
            agree, and those that `--deep` names
 
 Processor time of one thread.
 
-Run      python -m bench.accountability [--tokens 1000000000] [--rows 1000000] [--tries 200 --release FOLDER]
+Run      python -m bench.accountability [--tokens 1000000000] [--passage 100000000] [--rows 1000000] [--tries 200 --release FOLDER]
          [--out FILE.jsonl]
 Prints   a table; with --out one JSON line per row with the machine and the commit
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import resource
 import statistics
 import tempfile
 import time
@@ -32,12 +35,15 @@ import pyarrow.parquet as pq
 
 from stamm.base.config import to_plain
 from stamm.base.files import write_json
+from stamm.corpus.packed_dataset import PackedSplit
+from stamm.corpus.shards import write_shard
 from stamm.export.gguf_reader import GgufReader
 from stamm.models.config import DecoderConfig
 from stamm.optim.schedules import BatchStage
 from stamm.pretrain import trace_order
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.trace import trace
+from stamm.pretrain.trace_passage import find_places
 from stamm.release.consent_receipt import receipt_text
 from stamm.release.consent_tree import build_tree, prove
 from stamm.release.derived import derived_problems
@@ -102,6 +108,39 @@ def traces(tokens: int) -> Iterator[dict[str, Any]]:
         for name, change in asked.items():
             took = seconds(partial(trace, folder, change), trace_order._documents.cache_clear)
             yield {"what": f"trace by {name}", "tokens": tokens, "seconds": round(took, 3)}
+
+
+def passages(tokens: int) -> Iterator[dict[str, Any]]:
+    """Times to find a passage in synthetic token files."""
+    draw = np.random.default_rng(28)
+    with tempfile.TemporaryDirectory() as folder:
+        pack = Path(folder)
+        weights = 1 / np.arange(1, 2**15 + 1)
+        borders = np.cumsum(weights / weights.sum())
+
+        def parts() -> Iterator[np.ndarray]:
+            for start in range(0, tokens, 10**6):
+                size = min(10**6, tokens - start)
+                yield np.minimum(np.searchsorted(borders, draw.random(size)), 2**15 - 1)
+
+        write_shard(pack / "train-00000", parts(), 8)
+        shards = [{"name": "train-00000", "tokens": tokens, "sha256": {}}]
+        splits = {"train": {"tokens": tokens, "shards": shards}}
+        write_json(pack / "manifest.json", {"schema": 2, "vocabulary": 2**15, "splits": splits})
+        split = PackedSplit.open(pack, "train")
+        for length in (100, 4096):
+            passage = tuple(split.read(tokens // 3, tokens // 3 + length).tolist())
+            find = partial(find_places, pack, passage, 8)
+            took = seconds(find, find_places.cache_clear)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+            if find().covered != length:
+                raise SystemExit("the passage was not found")
+            yield {
+                "what": f"passage of {length}",
+                "tokens": tokens,
+                "seconds": round(took, 2),
+                "peak_mib": peak,
+            }
 
 
 def receipts(rows: int) -> Iterator[dict[str, Any]]:
@@ -170,6 +209,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--tokens", type=int, default=0)
+    parser.add_argument("--passage", type=int, default=0)
     parser.add_argument("--rows", type=int, default=0)
     parser.add_argument("--tries", type=int, default=0)
     parser.add_argument("--release", type=Path)
@@ -178,6 +218,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     if options.tokens:
         rows += traces(options.tokens)
+    if options.passage:
+        rows += passages(options.passage)
     if options.rows:
         rows += receipts(options.rows)
     if options.tries:

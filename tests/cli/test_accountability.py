@@ -70,6 +70,15 @@ def test_a_trace_of_the_smoke_run_agrees_with_its_sidecars(smoke_run: Path) -> N
     assert traced.checkpoints and max(traced.checkpoints) == traced.done
 
 
+def test_a_config_that_a_run_wrote_and_that_is_missing_is_reported(
+    smoke_run: Path, tmp_path: Path
+) -> None:
+    root = shutil.copytree(smoke_run, tmp_path / "run")
+    (root / "arms" / "relu2" / "config.json").unlink()
+    named = {Path(arm.arm).name: arm for arm in stamm.trace(root, document=URL).arms}
+    assert "config.json" in named["relu2"].error and named["xielu"].contains
+
+
 def test_what_the_ledger_of_a_release_says(
     smoke_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

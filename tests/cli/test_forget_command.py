@@ -6,13 +6,17 @@ import fcntl
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stamm.base.errors import ConfigError
 from stamm.base.schema import read_record
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.pretrain.forget.results import read_forgetting
+from stamm.pretrain.trace import trace
 from stamm.release.records import ReleaseFile
+from stamm.tokenizer.tokenizer import Tokenizer
 from tests.conftest import Stamm
 
 BITS = ("model/model.safetensors", "metrics.jsonl", "checkpoints/step-00000030/state.json")
@@ -48,6 +52,46 @@ def test_a_model_forgets_documents_and_its_page_and_card_show_it(
         row[0] for row in forgetting.rows
     }
     assert all(before and after for _, before, after in forgetting.rows)
+    _attribution(smoke_run / "arms" / "xielu", tmp_path, documents, sorted(urls)[:3])
+    done = stamm("release", "exact/arms/xielu-without", "--out", "released")
+    assert done.returncode == 0, done.stderr
+    run, release = (
+        trace(tmp_path / name, document=sorted(urls)[0]).arms[0] for name in ("exact", "released")
+    )
+    assert [d.forgotten for d in (*run.documents, *release.documents)] == ["drop"] * 2 * run.count
+    for step in (1, 25, 30):
+        both = [
+            trace(tmp_path / name, step=step, limit=999).arms[0] for name in ("exact", "released")
+        ]
+        read = [
+            [(d.document_id, [r.position for r in d.readings]) for d in arm.documents]
+            for arm in both
+        ]
+        assert read[0] == read[1] and read[0]
+    assert stamm("verify", "released", "--deep").returncode == 0
+
+
+def _attribution(
+    arm: Path, branches: Path, documents: list[dict[str, Any]], urls: list[str]
+) -> None:
+    """A passage of a forgotten document is found, and its change of loss is that of the two models."""
+    split = PackedSplit.open(arm.parent.parent / "pack", "train")
+    row = next(row for row in documents if row["url"] == urls[0])
+    tokenizer = Tokenizer.load(arm.parent.parent / "tokenizer")
+    text = tokenizer.decode(split.read(row["start"] + 1, row["start"] + 60).tolist())
+    (traced,) = trace(arm, passage=text, forgotten=str(branches / "exact"), limit=3).arms
+    (branch,) = trace(branches / "exact", passage=text, loss=True, limit=3).arms
+    assert traced.documents[0].document_id == row["document_id"] == branch.documents[0].document_id
+    assert branch.documents[0].forgotten == "drop" and not branch.documents[0].readings
+    assert traced.passage is not None and branch.passage is not None
+    (change,) = traced.passage.changes
+    tokens = traced.passage.tokens
+    assert traced.passage.nats == pytest.approx(change.before * tokens) != branch.passage.nats
+    assert branch.passage.nats == pytest.approx(change.after * tokens)
+    assert (change.exact, change.documents, change.rule) == (True, 3, "drop")
+    assert row["document_id"] in change.overlapping and change.held_out is not None
+    with pytest.raises(ConfigError, match="is not a run that forgot documents"):
+        trace(arm.with_name("relu2"), passage=text, forgotten=str(branches / "exact"))
 
 
 def test_forgetting_states_what_it_needs(smoke_run: Path, tmp_path: Path, stamm: Stamm) -> None:

@@ -193,10 +193,10 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "trace",
         "stamm.cli.trace",
-        "which documents a step read, and which steps, checkpoints and releases read a document",
+        "which documents a step read, which steps and releases read a document, and which documents overlap a passage",
         (
             "stamm trace runs/demo/arms/xielu step=120",
-            "stamm trace runs/demo/arms/xielu document=https://example.org/page loss=true",
+            "stamm trace runs/demo/arms/xielu passage=@answer.txt forgotten=runs/pretrain.forget",
             "stamm trace runs document=https://example.org/*",
         ),
     ),

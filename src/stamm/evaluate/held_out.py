@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -81,20 +81,8 @@ def losses_of_documents(
 
     documents   rows with document_id, language, start, stop and bytes
     """
-    context, overlap = context_and_overlap(config, decoder)
-    parts: list[tuple[int, Window]] = []
-    sequences: list[list[int]] = []
-    for number, document in enumerate(documents):
-        tokens = split.read(document["start"], document["stop"]).tolist()
-        for window in windows(len(tokens), context, overlap):
-            parts.append((number, window))
-            sequences.append(tokens[window.start : window.stop])
-    progress.begin("held-out text", sum(len(s) - 1 for s in sequences), "tokens")
-    costs = nats_of_sequences(decoder, sequences, config.batch_tokens, progress)
-    nats = [0.0] * len(documents)
-    for (number, window), cost in zip(parts, costs, strict=True):
-        # cost[0] belongs to token start + 1
-        nats[number] += float(cost[window.scored - window.start - 1 :].double().sum())
+    texts = (split.read(document["start"], document["stop"]).tolist() for document in documents)
+    nats = nats_of_texts(config, decoder, texts, progress)
     progress.end(f"{len(documents)} documents")
     return [
         DocumentLoss(
@@ -106,6 +94,29 @@ def losses_of_documents(
         )
         for document, total in zip(documents, nats, strict=True)
     ]
+
+
+def nats_of_texts(
+    config: EvaluateConfig, decoder: Decoder, texts: Iterable[list[int]], progress: Progress
+) -> list[float]:
+    """Negative log-likelihood of the tokens of each text after its first, by RULE, in nats.
+
+    Raises   ConfigError as `document_losses` does
+    """
+    context, overlap = context_and_overlap(config, decoder)
+    parts: list[tuple[int, Window]] = []
+    sequences: list[list[int]] = []
+    for number, tokens in enumerate(texts):
+        for window in windows(len(tokens), context, overlap):
+            parts.append((number, window))
+            sequences.append(tokens[window.start : window.stop])
+    progress.begin("held-out text", sum(len(s) - 1 for s in sequences), "tokens")
+    costs = nats_of_sequences(decoder, sequences, config.batch_tokens, progress)
+    nats = [0.0] * (parts[-1][0] + 1 if parts else 0)
+    for (number, window), cost in zip(parts, costs, strict=True):
+        # cost[0] belongs to token start + 1
+        nats[number] += float(cost[window.scored - window.start - 1 :].double().sum())
+    return nats
 
 
 def context_and_overlap(config: EvaluateConfig, decoder: Decoder) -> tuple[int, int]:

@@ -1,4 +1,5 @@
-"""`stamm.trace`: which documents a step read, and which steps, checkpoints and releases read a document.
+"""`stamm.trace`: which documents a step read, which steps, checkpoints and releases read a document, and which
+documents have runs of tokens in common with a passage.
 
 Nothing is stored for it: the answers follow from the order of the packed corpus and the configuration
 (`pretrain.trace_order`). Masks and losses need the token files, which a release does not have.
@@ -7,8 +8,8 @@ Nothing is stored for it: the answers follow from the order of the packed corpus
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from stamm.base.config import assignments, override
 from stamm.base.console import NoProgress
-from stamm.base.errors import ConfigError, RunError, StammError
+from stamm.base.errors import ConfigError, DataError, RunError, StammError
 from stamm.base.schema import read_lines, read_record
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.tables import parts, read_parts, read_table
@@ -28,6 +29,7 @@ from stamm.models.loading import open_model
 from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.trace_config import TraceConfig
 from stamm.pretrain.trace_order import TrainingOrder, kind_of, matching
+from stamm.pretrain.trace_passage import CHANGE_LIMIT, LIMITS, PassageSearch
 from stamm.pretrain.trace_records import PRETRAIN, ArmTrace, Reading, Trace, TracedDocument
 from stamm.runs.records import ManifestFile
 
@@ -48,20 +50,26 @@ _HELD_OUT = "order-held_out.parquet"
 
 
 def trace(folder: str | os.PathLike[str], *changes: str, **settings: Any) -> Trace:
-    """Which documents a step read, or which steps read a document; exact.
+    """Which documents a step read, which steps read a document, or which documents overlap a passage; exact.
 
         stamm.trace("runs/demo/arms/xielu", step=120).arms[0].documents
+        stamm.trace("runs/demo/arms/xielu", passage="@answer.txt").arms[0].documents[0].run
         stamm.trace("runs", document="https://example.org/page").arms
 
     folder   an arm, a run, a release; with document= any folder, whose runs and releases are listed
     changes, settings   of `TraceConfig`
-    Raises   RunError for a folder without a pretrained arm; ConfigError for a step or tokens that are not there
+    Raises   RunError for a folder without a pretrained arm; ConfigError for a step or tokens that are not there,
+             and for a passage that cannot be searched for
     """
     config, root = override(TraceConfig(), assignments(changes, settings)), Path(folder)
     config.check()
-    arms = list(_arms_below(root))
-    pretrained = [arm for arm in arms if kind_of(arm) == PRETRAIN]
-    if not pretrained:
+    text = config.passage_text() if config.passage else ""
+    branches = {name: _only_arm(Path(name)) for name in config.forgotten}
+    # An arm that cannot be read must not hide the others, nor pass for one without the document.
+    unknown: dict[Path, StammError] = {}
+    kinds = dict(_arms_below(root, unknown))
+    pretrained = [arm for arm, kind in kinds.items() if kind == PRETRAIN]
+    if not (pretrained or unknown):
         raise RunError(
             f"{root} holds no pretrained arm",
             fix="Name a run, an arm of it, a release, or a folder of runs",
@@ -71,21 +79,31 @@ def trace(folder: str | os.PathLike[str], *changes: str, **settings: Any) -> Tra
     for arm in pretrained:
         try:
             order = TrainingOrder(arm)
-            traced[arm] = _traced(order, config)
         except StammError as error:
-            if not config.document or len(pretrained) == 1:
-                raise
-            # A run that cannot be read must not hide the others, nor pass for one without the document.
-            traced[arm] = ArmTrace(arm=str(arm), release=_release_of(arm), error=str(error))
+            unknown[arm] = error
             continue
+        try:
+            passage = PassageSearch(arm, config, text, branches) if text else None
+            traced[arm] = _traced(order, config, passage)
+        except ConfigError:  # of the question, not of the arm
+            raise
+        except StammError as error:
+            unknown[arm] = error
         if order.spans is not None:
             forgot.add(arm)  # its own order defines what it read, not the run before it
     if config.document:
-        traced |= _descendants([arm for arm in arms if arm not in forgot], traced)
+        sources = _sources([arm for arm in kinds if arm not in forgot], unknown)
+        traced |= _descendants(kinds, sources, traced)
+    if len(unknown) == 1 and not traced:
+        raise next(iter(unknown.values()))
+    traced |= {
+        arm: ArmTrace(arm=str(arm), release=_release_of(arm), error=str(error))
+        for arm, error in unknown.items()
+    }
     return Trace(arms=tuple(traced[arm] for arm in sorted(traced)))
 
 
-def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
+def _traced(order: TrainingOrder, config: TraceConfig, passage: PassageSearch | None) -> ArmTrace:
     remarks: list[str] = []
     tokens = _Tokens.open(order, remarks)
     if config.step is not None:
@@ -107,6 +125,8 @@ def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
             for n in within
             if not order.hides(int(order.starts[n]), config.step)
         ]
+    elif passage is not None:
+        return _traced_passage(order, config, passage, tokens, remarks)
     else:
         if config.document:
             numbers, span = order.named(config.document), None
@@ -127,6 +147,52 @@ def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
     steps = [step for _, readings in matches for step, *_ in readings]
     shown = matches[: config.limit]
     documents = [_document(order, number, readings, tokens) for number, readings in shown]
+    return _arm_trace(order, config, len(matches), steps, documents, tokens, remarks)
+
+
+def _traced_passage(
+    order: TrainingOrder,
+    config: TraceConfig,
+    passage: PassageSearch,
+    tokens: _Tokens | None,
+    remarks: list[str],
+) -> ArmTrace:
+    overlap, documents, steps = None, list[TracedDocument](), list[int]()
+    if tokens is None:
+        if not (config.loss or config.forgotten or config.new_tokens):
+            raise RunError(
+                f"{order.arm} has no token files, so that no document can be compared with the passage",
+                fix="Trace the run itself; loss=true and new_tokens=N ask the model alone",
+            )
+        remarks.append("which documents it overlaps with is not known, for the same reason")
+    else:
+        overlap = passage.overlap(order)
+        for numbers, run in overlap.longest:
+            parts = []
+            for number in numbers:
+                start = int(order.starts[number]) + run.document_start
+                read = order.readings(start, start + run.stop - run.start)
+                parts.append(_document(order, number, read, tokens))
+            readings = [reading for part in parts for reading in part.readings]
+            readings.sort(key=lambda reading: reading.position)
+            steps += [reading.step for reading in readings]
+            documents.append(replace(parts[0], run=run, readings=tuple(readings)))
+    count, covered = (overlap.count, overlap.covered) if overlap else (0, None)
+    remarks += [*LIMITS, *([CHANGE_LIMIT] if config.forgotten else [])]
+    arm = _arm_trace(order, config, count, steps, documents, tokens, remarks)
+    return replace(arm, passage=passage.traced(covered, documents))
+
+
+def _arm_trace(
+    order: TrainingOrder,
+    config: TraceConfig,
+    count: int,
+    steps: Sequence[int],
+    documents: list[TracedDocument],
+    tokens: _Tokens | None,
+    remarks: list[str],
+) -> ArmTrace:
+    """The trace of an arm; `documents` with what else is asked for."""
     if config.text:
         documents = _with_text(order, documents, remarks)
     documents = _with_loss(order, documents, tokens if config.loss else None, remarks)
@@ -138,7 +204,7 @@ def _traced(order: TrainingOrder, config: TraceConfig) -> ArmTrace:
         arm=str(order.arm),
         steps=order.steps,
         done=order.done,
-        count=len(matches),
+        count=count,
         first_step=min(steps, default=None),
         documents=tuple(documents),
         checkpoints=tuple(checkpoint_steps(order.arm / "checkpoints")),
@@ -189,6 +255,7 @@ def _document(
         probe_id=row["probe_id"] or "",
         stage=order.stage_of(start),
         occurrence=row["occurrence"],
+        forgotten=order.rule if order.forgets(start) else "",
         start=start,
         stop=stop,
         readings=tuple(_reading(order, start, stop, *window, tokens) for window in windows),
@@ -239,7 +306,7 @@ def _with_text(
         for row in read_parts(corpus, "documents", ["document_id", "text"])
         if row["document_id"] in wanted
     }
-    return [_changed(document, text=texts.get(document.document_id)) for document in documents]
+    return [replace(document, text=texts.get(document.document_id)) for document in documents]
 
 
 def _with_loss(
@@ -274,15 +341,11 @@ def _with_loss(
             )
             losses |= {loss.document_id: loss for loss in computed}
     return [
-        _changed(document, nats=loss.nats, scored=loss.tokens)
+        replace(document, nats=loss.nats, scored=loss.tokens)
         if (loss := losses.get(document.document_id))
         else document
         for document in documents
     ]
-
-
-def _changed(document: TracedDocument, **values: Any) -> TracedDocument:
-    return TracedDocument(**(vars(document) | values))
 
 
 def _why_not(order: TrainingOrder, word: str, found: bool) -> Iterator[str]:
@@ -310,15 +373,22 @@ def _why_not(order: TrainingOrder, word: str, found: bool) -> Iterator[str]:
         yield f"the same text, or nearly, was kept as document {name}: trace document={name}, too"
 
 
-def _arms_below(root: Path) -> Iterator[Path]:
-    """Folders of trained arms at or below a folder."""
+def _arms_below(root: Path, unknown: dict[Path, StammError]) -> Iterator[tuple[Path, str]]:
+    """Folders of trained arms at or below a folder, and their kinds; `unknown` takes those that cannot be read."""
     if not root.is_dir():
         raise RunError(f"{root} is not a folder")
+
+    def unreadable(error: OSError) -> None:
+        unknown[Path(error.filename)] = DataError(f"cannot be listed: {error.strerror}")
+
     start = len(root.parts)
-    for name, folders, _ in os.walk(root):
+    for name, folders, _ in os.walk(root, onerror=unreadable):
         path = Path(name)
-        if kind_of(path):
-            yield path
+        try:
+            if kind := kind_of(path):
+                yield path, kind
+        except StammError as error:
+            unknown[path] = error
         hidden = len(path.parts) - start >= _DEEPEST
         folders[:] = (
             []
@@ -329,35 +399,57 @@ def _arms_below(root: Path) -> Iterator[Path]:
         )
 
 
-def _descendants(arms: Sequence[Path], traced: Mapping[Path, ArmTrace]) -> dict[Path, ArmTrace]:
+def _only_arm(root: Path) -> Path:
+    """The only pretrained arm of a run or a release."""
+    unknown: dict[Path, StammError] = {}
+    arms = [arm for arm, kind in _arms_below(root, unknown) if kind == PRETRAIN]
+    if unknown:
+        raise next(iter(unknown.values()))
+    if len(arms) != 1:
+        raise RunError(f"{root} holds {len(arms)} pretrained arms", fix="Name one arm of it")
+    return arms[0]
+
+
+def _sources(arms: Iterable[Path], unknown: dict[Path, StammError]) -> dict[Path, list[Path]]:
+    """The inputs of each arm; `unknown` takes those whose manifest cannot be read."""
+    sources = {}
+    for arm in arms:
+        try:
+            inputs = read_record(ManifestFile, arm / "manifest.json").inputs
+            sources[arm] = [(arm / source.path).resolve() for source in inputs.values()]
+        except StammError as error:
+            unknown.setdefault(arm, error)
+    return sources
+
+
+def _descendants(
+    kinds: Mapping[Path, str],
+    sources: Mapping[Path, Sequence[Path]],
+    traced: Mapping[Path, ArmTrace],
+) -> dict[Path, ArmTrace]:
     """Arms that were trained from one that contains the documents, at any distance."""
     containing = {arm.resolve(): arm for arm, result in traced.items() if result.contains}
     descendants: dict[Path, ArmTrace] = {}
-    waiting = [arm for arm in arms if arm.resolve() not in containing]
-    while heirs := [(arm, parent) for arm in waiting if (parent := _parent(arm, containing))]:
+    waiting = [arm for arm in sources if arm.resolve() not in containing]
+    while heirs := [
+        (arm, parent) for arm in waiting if (parent := _parent(arm, sources[arm], containing))
+    ]:
         for arm, parent in heirs:
-            before = traced.get(arm)
-            known = (
-                vars(before)
-                if before
-                else {"arm": str(arm), "kind": kind_of(arm), "release": _release_of(arm)}
+            known = traced.get(
+                arm, ArmTrace(arm=str(arm), kind=kinds[arm], release=_release_of(arm))
             )
             steps = tuple(checkpoint_steps(arm / "checkpoints"))
-            descendants[arm] = ArmTrace(
-                **(known | {"started_from": str(parent), "checkpoints": steps})
-            )
+            descendants[arm] = replace(known, started_from=str(parent), checkpoints=steps)
             containing[arm.resolve()] = arm
         waiting = [arm for arm in waiting if arm.resolve() not in containing]
     return descendants
 
 
-def _parent(arm: Path, containing: Mapping[Path, Path]) -> Path | None:
+def _parent(arm: Path, sources: Iterable[Path], containing: Mapping[Path, Path]) -> Path | None:
     """The containing arm whose model or checkpoint this one started from."""
-    inputs = read_record(ManifestFile, arm / "manifest.json").inputs
-    for source in inputs.values():
-        path = (arm / source.path).resolve()
-        for parent in (path, *path.parents):
-            if parent in containing and parent != arm.resolve() and path != parent:
+    for path in sources:
+        for parent in path.parents:
+            if parent in containing and parent != arm.resolve():
                 return containing[parent]
     return None
 

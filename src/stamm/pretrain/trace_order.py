@@ -38,18 +38,13 @@ from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.forget.config import ForgetConfig
 from stamm.pretrain.forget.documents import read_spans
 from stamm.pretrain.forget.records import DOCUMENTS, FORGET, ForgetFile
-from stamm.pretrain.forget.sequences import (
-    RemainingSequences,
-    TokenSpans,
-    affected_positions,
-    replacement_positions,
-)
+from stamm.pretrain.forget.sequences import RemainingSequences, TokenSpans, replacements
 from stamm.pretrain.records import TrainingSummary
 from stamm.pretrain.trace_records import PRETRAIN
 from stamm.runs.arms import input_of_arm
 from stamm.runs.manifest import MANIFEST_FIX
 from stamm.runs.metrics import read_metrics
-from stamm.runs.records import ConfigFile
+from stamm.runs.records import ConfigFile, ManifestFile
 
 ORDER = "order-train.parquet"
 COLUMNS = [
@@ -66,10 +61,17 @@ LOSS = "train/loss_nats"
 
 
 def kind_of(arm: Path) -> str:
-    """Kind of the job that trained the arm in a folder; "" for any other folder."""
+    """Kind of the job that trained the arm in a folder; "" for any other folder.
+
+    Raises   DataError for a config.json that is damaged, or that a run wrote and that is missing
+    """
     path = arm / "config.json"
-    plain = read_json(path) if path.is_file() and (arm / "manifest.json").is_file() else None
-    kind = plain.get("kind") if isinstance(plain, dict) else None
+    if not ((arm / "manifest.json").is_file() and is_present(path)):
+        return ""
+    plain = read_json(path)
+    if not isinstance(plain, dict):
+        raise DataError(f"{path} holds no object", fix="Restore the file")
+    kind = plain.get("kind")
     return kind if isinstance(kind, str) else ""
 
 
@@ -81,6 +83,7 @@ class TrainingOrder:
     stages      names of the stages of the stream
     windows     first token of each sequence
     steps       of the configuration; `done` of them are trained
+    rule        by which it forgot documents; "" for other runs
 
     Raises   RunError for an arm that was not pretrained on a packed corpus; DataError for damaged files
     """
@@ -118,6 +121,7 @@ class TrainingOrder:
         self._plan = self.config.batches(total)
         self.steps = self._plan.num_steps
         self.spans: TokenSpans | None = None
+        self.rule = self.config.rule if isinstance(self.config, ForgetConfig) else ""
         self.resumed, self._replaced = 0, dict[int, int]()
         if isinstance(self.config, ForgetConfig):
             self._forget(self.config, total)
@@ -170,9 +174,11 @@ class TrainingOrder:
 
     def hides(self, token: int, step: int) -> bool:
         """Whether a step reads another token in the place of this one, since its document is forgotten."""
-        if self.spans is None or step <= self.resumed:
-            return False
-        return bool(self.spans.contain(token, token + 1)[0])
+        return step > self.resumed and self.forgets(token)
+
+    def forgets(self, token: int) -> bool:
+        """Whether the run forgot the document of a token."""
+        return self.spans is not None and bool(self.spans.contain(token, token + 1)[0])
 
     def sampler(self, stream: TokenStream, step: int) -> SequenceSampler:
         """The sampler of the sequences of a step."""
@@ -202,6 +208,11 @@ class TrainingOrder:
         """
         return matching(self.documents, word)
 
+    def occurrences(self, number: int) -> tuple[int, ...]:
+        """Numbers of all occurrences of a document, given that of one."""
+        names = self.documents["document_id"]
+        return tuple(np.flatnonzero(pc.equal(names, names[number]).to_numpy()).tolist())
+
     def row(self, number: int) -> dict[str, Any]:
         """The columns of a document."""
         row: dict[str, Any] = self.documents.slice(number, 1).to_pylist()[0]
@@ -213,17 +224,15 @@ class TrainingOrder:
         if not (folder / DOCUMENTS).is_file():
             raise RunError(
                 f"{self.arm} forgot documents, and {folder} does not hold which",
-                fix="A release does not list them: trace the run itself",
+                fix="Restore it; a release of an older version does not list them: trace the run itself",
             )
         self.spans = read_spans(folder)
         self.resumed = read_record(ForgetFile, folder / FORGET).checkpoint
         if config.rule == "replace":
-            affected = affected_positions(self.windows, self.spans, first, total)
-            others = replacement_positions(self.windows, self.spans, first + total, len(affected))
+            replaced = replacements(self.windows, self.spans, first, total)
             before = self._plan.step(self.resumed - 1) if self.resumed else None
             stop = first + before.first + before.size if before else first
-            pairs = zip(affected.tolist(), others.tolist(), strict=True)
-            self._replaced = {position: other for position, other in pairs if position >= stop}
+            self._replaced = {at: other for at, other in replaced.items() if at >= stop}
 
     def _start_of(self, position: int) -> int:
         return int(self.windows.windows(position, 1)[0])
@@ -279,11 +288,9 @@ def _documents(path: Path) -> tuple[pa.Table, NDArray[np.int64]]:
 
 def _check_same_pack(arm: Path, pack: Path) -> None:
     """Raise DataError when the packed corpus is not the one that the arm recorded."""
-    path = arm / "manifest.json"
-    if not is_present(path):
-        return
-    plain = read_json(path, MANIFEST_FIX)
-    recorded = plain.get("inputs", {}).get("pack", {}).get("sha256")
+    manifest = read_record_if_present(ManifestFile, arm / "manifest.json", MANIFEST_FIX)
+    packed = manifest.inputs.get("pack") if manifest else None
+    recorded = packed.sha256 if packed else None
     if recorded is not None and recorded != sha256_file(pack / "manifest.json"):
         raise DataError(
             f"{pack} is not the packed corpus that {arm} was trained on",

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from stamm.base.receipts import check_present
 from stamm.corpus.ledger import KEPT, LATER_COLUMNS
-from stamm.corpus.tables import LEDGER_SCHEMA, parts, read_rows, write_rows
+from stamm.corpus.tables import LEDGER_SCHEMA, columns, parts, read_rows, write_rows
+from stamm.pretrain.forget.records import DOCUMENTS
 from stamm.release.config import ReleaseConfig
 from stamm.release.facts import ReleaseFacts
 from stamm.release.layout import (
@@ -34,6 +35,7 @@ _OF_ARM = (
 _OF_RUN = (
     "config.json", "manifest.json", "report.html", "activations/*/*.json", "forget/forget.json",
 )  # fmt: skip
+_FORGOTTEN_SCHEMA = columns("document_id start:int64 stop:int64")
 _OF_TOKENIZER = ("*.json", "*.jinja")
 _OF_PACK = ("manifest.json", "order-*.parquet", "manifests/*.json")
 _OF_CORPUS = ("summary.json", "manifests/*.json")
@@ -97,3 +99,12 @@ def write_kept_ledger(facts: ReleaseFacts, folder: Path) -> list[tuple[str, str,
         write_rows(folder / EVIDENCE / path.name, schema, kept(path))
     rows = [(*key, documents, size) for key, (documents, size) in counts.items()]
     return sorted(rows, key=lambda row: (-row[3], row))
+
+
+def write_forgotten(facts: ReleaseFacts, folder: Path) -> None:
+    """Write which documents of the training order a run forgot, where it did; not who asked for it."""
+    path, released = facts.root / "forget" / DOCUMENTS, folder / RUN / "forget"
+    if path.is_file():
+        released.mkdir(parents=True)
+        rows = read_rows(path, _FORGOTTEN_SCHEMA.names)
+        write_rows(released / DOCUMENTS, _FORGOTTEN_SCHEMA, rows)

@@ -4,7 +4,7 @@
     tables of the card  training, from run/arms/ARM/summary.json
     licence summary     the data components of bom.cdx.json, from the released ledger
     ledger              documents and bytes by language against run/corpus/summary.json; a row for every
-                        document of the training order
+                        document of the training order, which has the order of its rule
     tokenizer           its hash against that of the packed corpus
     receipts            the programs that check them, from receipts.json
 
@@ -21,10 +21,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from stamm.base.errors import DataError, StammError
-from stamm.base.files import read_json
+from stamm.base.files import read_json, sha256_bytes
 from stamm.base.schema import read_record, read_record_if_present
-from stamm.corpus.ledger import PLANTED
+from stamm.corpus.ledger import PLANTED, TRAIN
 from stamm.corpus.records import CorpusSummary, PackManifest
 from stamm.corpus.tables import read_parts, read_table
 from stamm.export.gguf_reader import GgufReader
@@ -195,13 +197,16 @@ def _corpus(folder: Path, record: ReleaseFile, done: Callable[[str], None]) -> I
             )
     order = pack / "order-train.parquet"
     if order.is_file():
-        done(order.relative_to(folder).as_posix())
-        trained = set(read_table(order, ["document_id"])["document_id"].to_pylist())
-        if missing := sorted(trained - documents):
+        name = order.relative_to(folder).as_posix()
+        done(name)
+        table = read_table(order, ["document_id", "stage", "occurrence", "tokens"])
+        if missing := sorted(set(table["document_id"].to_pylist()) - documents):
             yield Problem(
-                file=order.relative_to(folder).as_posix(),
+                file=name,
                 what=f"trains on {len(missing)} documents without a row in the ledger: {missing[0]}",
             )
+        if manifest is not None and (what := order_difference(table, manifest)):
+            yield Problem(file=name, what=what)
     done(BOM)
     rows = [
         (source, licence, sources[source, licence, "documents"], sources[source, licence, "bytes"])
@@ -221,3 +226,28 @@ def _corpus(folder: Path, record: ReleaseFile, done: Callable[[str], None]) -> I
         if is_data and not aligned and part not in counted_parts:
             shown = json.dumps(part, ensure_ascii=False)[:160]
             yield Problem(file=BOM, what=f"states what the ledger does not count: {shown}")
+
+
+def order_difference(table: pa.Table, manifest: PackManifest) -> str:
+    """Difference of a training order from the one that rule, seed and totals of its packed corpus give; "" for none.
+
+    table   document_id, stage, occurrence and tokens of the rows, in their order
+    """
+    split, config = manifest.splits[TRAIN], manifest.config
+    totals = table.num_rows, sum(table["tokens"].to_pylist())
+    if totals != (split.documents, split.tokens):
+        return (
+            f"has {totals[0]} documents of {totals[1]} tokens, and the packed corpus {split.documents} of "
+            f"{split.tokens}"
+        )
+    seed = config.get("seed") if isinstance(config, dict) else None
+    last: tuple[int, str, str, int] | None = None
+    columns = (table[name].to_pylist() for name in ("stage", "document_id", "occurrence"))
+    for number, (stage, document, occurrence) in enumerate(zip(*columns, strict=True)):
+        name = split.stages[stage].name if stage < len(split.stages) else ""
+        text = f"pack {seed} {f'{name} ' if name else ''}{document} {occurrence}"
+        key = stage, sha256_bytes(text.encode()), document, occurrence
+        if last is not None and key < last:
+            return f"is not in the order of its rule from row {number} on: {document} follows {last[2]}"
+        last = key
+    return ""

@@ -22,7 +22,7 @@ from stamm.release.card import release_card
 from stamm.release.checksums import SUMS, list_files, read_sums, write_sums
 from stamm.release.config import ReleaseConfig
 from stamm.release.consent_receipt import write_receipts
-from stamm.release.contents import copied_files, write_kept_ledger
+from stamm.release.contents import copied_files, write_forgotten, write_kept_ledger
 from stamm.release.documentation import (
     documentation_json,
     documentation_markdown,
@@ -136,6 +136,7 @@ def _write_documents(config: ReleaseConfig, facts: ReleaseFacts, folder: Path, j
         inputs = {"corpus": facts.corpus} | ({"pack": facts.pack} if facts.pack else {})
         jobs("evidence")(facts.evidence, Workspace(folder=documents, inputs=inputs))
     sources = write_kept_ledger(facts, folder)
+    write_forgotten(facts, folder)
     if config.receipts:
         if facts.corpus is None:
             raise RunError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from stamm.base.errors import RunError
-from stamm.base.files import read_json
 from stamm.base.receipts import is_present
 from stamm.base.schema import read_record
 from stamm.runs.manifest import MANIFEST_FIX
@@ -64,15 +63,16 @@ def input_of_arm(arm: Path, name: str) -> Path:
 
     It is looked up beside the arms, then where the arm's manifest recorded it.
 
-    Raises   RunError when it is found in neither place.
+    Raises   RunError when it is found in neither place; DataError for a damaged manifest
     """
     beside = run_of_arm(arm) / name
     if beside.is_dir():
         return beside
     manifest = arm / "manifest.json"
-    inputs = read_json(manifest, MANIFEST_FIX).get("inputs", {}) if manifest.is_file() else {}
+    record = read_record(ManifestFile, manifest, MANIFEST_FIX) if manifest.is_file() else None
+    inputs = record.inputs if record else {}
     for recorded in ([inputs[name]] if name in inputs else []) + list(inputs.values()):
-        path = Path(arm / str(recorded["path"])).resolve()
+        path = (arm / recorded.path).resolve()
         if path.name == name and path.is_dir():
             return path
         if (path.parent / name).is_dir():

@@ -334,3 +334,33 @@ def test_spellings_of_urls_find_the_same_rows() -> None:
     assert matching(table, "a.example") == [0, 1, 2, 6]
     assert matching(table, "https://a.example/*") == [0, 1, 2]
     assert matching(table, f"{3:032x}") == [3]
+
+
+BROKEN = (b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"schema": 1, "inputs": []}', b'{"schema": 1, "inputs": {"pack": 3}}',
+          b'{"schema": 1, "inputs": {"pack": {"path": 3}}}')  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("manifest.json", content) for content in BROKEN]
+    + [("config.json", content) for content in BROKEN[:5]]
+    + [("config.json", b'{"schema": 1, "kind": "pretrain", "config": %s}' % plain)
+       for plain in (b"3", b"[]", b'{"rule": []}', b'{"rule": "replace"}')],
+)  # fmt: skip
+def test_a_damaged_file_of_an_arm_does_not_end_the_list(
+    run: Path, tmp_path: Path, file: str, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Catches a walk over runs that stops at the first file that it cannot read, of any kind of arm."""
+    for name in ("a", "b", "c"):
+        shutil.copytree(run, tmp_path / name)
+    (tmp_path / "b" / "arms" / "xielu" / file).write_bytes(content)
+    tuned = tmp_path / "d" / "arms" / "tuned"
+    write_json(tuned / "config.json", {"schema": 1, "kind": "finetune", "config": {}})
+    (tuned / "manifest.json").write_bytes(b"{")
+    row = PackedSplit.open(run / "pack", "train").documents().to_pylist()[0]
+    traced = trace(tmp_path, document=row["document_id"]).arms
+    assert [(Path(arm.arm).parts[-3], bool(arm.error), arm.contains) for arm in traced] == [
+        ("a", False, True), ("b", True, False), ("c", False, True), ("d", True, False)
+    ]  # fmt: skip
+    assert main(["trace", str(tmp_path), f"document={row['document_id']}"]) == 1
+    assert capsys.readouterr().out.count("not known:") == 2

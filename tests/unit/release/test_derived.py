@@ -13,8 +13,11 @@ import pytest
 
 from stamm.base.files import sha256_file, write_json
 from stamm.base.receipts import seal
+from stamm.base.schema import read_record
+from stamm.corpus.config import PackConfig, SourceShare, Stage
 from stamm.corpus.ledger import LedgerRow
-from stamm.corpus.tables import LEDGER_SCHEMA, write_rows
+from stamm.corpus.records import PackManifest
+from stamm.corpus.tables import LEDGER_SCHEMA, read_table, write_rows
 from stamm.export.gguf_reader import GgufReader
 from stamm.export.onnx_graph import DATA
 from stamm.export.registry import load_target
@@ -23,10 +26,12 @@ from stamm.models.serialization import load_decoder
 from stamm.release import write_release as writing
 from stamm.release.checksums import write_sums
 from stamm.release.config import ReleaseConfig
-from stamm.release.derived import derived_problems
+from stamm.release.derived import derived_problems, order_difference
 from stamm.release.file_difference import safetensors_tensors
 from stamm.release.verification import verify
 from tests.unit.release.conftest import facts_of, finished_run, no_job
+from tests.unit.small_corpus import pack_corpus
+from tests.unit.untrained_run import untrained_run
 
 FORMATS = ("gguf", "gguf_f16", "onnx", "transformers", "transformers_bf16")
 
@@ -195,3 +200,21 @@ def test_card_bill_ledger_order_and_tokenizer_must_agree(release: Path) -> None:
     said = [what for file, what in problems(release) if file in (files[2], files[4])]
     assert len(said) == 3 and "1 documents of fra_Latn with 5 bytes" in said[0]
     assert "states what the ledger does not count" in said[2] and "bought" in said[2]
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_training_order_has_the_order_of_its_rule(staged: bool, tmp_path: Path) -> None:
+    """Catches an order with two rows exchanged, by which a trace would name wrong steps."""
+    untrained_run(tmp_path)
+    if staged:
+        shares = (Stage(name="one", sources=(SourceShare(epochs=0.6),)),
+                  Stage(name="two", sources=(SourceShare(epochs=1.7),)))  # fmt: skip
+        pack_corpus(PackConfig(stages=shares), tmp_path)
+    manifest = read_record(PackManifest, tmp_path / "pack" / "manifest.json")
+    order = read_table(tmp_path / "pack" / "order-train.parquet")
+    assert order_difference(order, manifest) == ""
+    rows = list(range(order.num_rows))
+    for first in rows[:-1]:
+        swapped = [*rows[:first], first + 1, first, *rows[first + 2 :]]
+        assert "order of its rule" in order_difference(order.take(swapped), manifest)
+    assert "documents of" in order_difference(order.slice(1), manifest)

@@ -108,6 +108,13 @@ def replacement_positions(
     return np.concatenate(places)[:count]
 
 
+def replacements(order: WindowOrder, spans: TokenSpans, first: int, total: int) -> dict[int, int]:
+    """The sequence that replaces each affected one of first .. first + total - 1."""
+    affected = affected_positions(order, spans, first, total)
+    others = replacement_positions(order, spans, first + total, len(affected))
+    return dict(zip(affected.tolist(), others.tolist(), strict=True))
+
+
 def _places(
     order: WindowOrder, spans: TokenSpans, first: int, count: int, *, affected: bool
 ) -> NDArray[np.int64]:
@@ -139,9 +146,7 @@ class RemainingSequences(SequenceSampler):
         self._spans = spans
         self._replaced: dict[int, int] = {}
         if rule == "replace":
-            affected = affected_positions(self._order, spans, first, total)
-            others = replacement_positions(self._order, spans, first + total, len(affected))
-            self._replaced = dict(zip(affected.tolist(), others.tolist(), strict=True))
+            self._replaced = replacements(self._order, spans, first, total)
 
     def _starts(self, first: int, count: int) -> list[int]:
         starts = super()._starts(first, count)
