@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.extras import missing_library
+from stamm.base.files import read_json
+from stamm.base.processor import use_portable_code
 from stamm.base.schema import read_record
 from stamm.release.checksums import list_files
 from stamm.release.consent_proof import verify_receipt
@@ -116,6 +118,9 @@ def verify(
     if release:
         raise ConfigError(f"--release is given, and {root} is not the file of a receipt")
     reported, derived = problems_of(root, public), list[str]()
+    if replay is not None:  # torch is loaded later
+        for path in root.glob(f"{RUN}/arms/*/config.json"):
+            use_portable_code(read_json(path))
     if deep:
         reported = itertools.chain(reported, _loaded(_DEEP)(root, derived.append))
     problems = tuple(reported if all else itertools.islice(reported, 1))
