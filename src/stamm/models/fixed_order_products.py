@@ -48,7 +48,7 @@ def fixed_order_products() -> Iterator[None]:
     for float32 on a CPU. `alpha A B` is a sum of chains of 256 fused multiply-adds; `beta` times the added
     matrix comes before them.
 
-    Edge     other dtypes, empty factors, and an output that overlaps a factor: torch's own kernel
+    Edge     other dtypes and empty factors: torch's own kernel
     Raises   RunError where the kernel cannot be built
     Checked  tests/unit/models/test_fixed_order_products.py
     """
@@ -89,38 +89,42 @@ def _product(name: str, original: Any, keyset: Any, *tensors: Tensor, **options:
     """One of torch's products, with its arguments."""
     *added, left, right = tensors
     given: Tensor | None = added[0] if name.endswith("_") else options.get("out")
-    held = [x for x in (*added, given) if x is not None]
-    if not _is_supported(left, right, held, given, 3 if "bmm" in name else 2):
+    misfits = name.endswith("_") and added[0].shape[-2:] != (left.shape[-2], right.shape[-1])
+    if misfits or not _is_supported(left, right, (*added, *([] if given is None else [given]))):
         result: Tensor = original.call_boxed(keyset, *tensors, **options)
         return result
-    y = left.new_empty((*left.shape[:-1], right.shape[-1])) if given is None else given
+    shape = torch.Size((*left.shape[:-1], right.shape[-1]))
+    writes = given is not None and _is_writable(given, shape, tensors)
+    y = given if writes and given is not None else left.new_empty(shape)
     beta, alpha = float(options.get("beta", 1)), float(options.get("alpha", 1))
     adds = bool(added) and beta != 0
     if adds:
         if added[0] is not y:
-            y.copy_(added[0].expand(y.shape))
+            y.copy_(added[0].expand(shape))
         if beta != 1:
             y.mul_(beta)
     _multiply(left, right, y, alpha, adds)
-    return y
+    return y if given is None or writes else given.resize_(shape).copy_(y)
 
 
-def _is_supported(
-    left: Tensor, right: Tensor, held: Sequence[Tensor], given: Tensor | None, dimensions: int
-) -> bool:
-    factors = left, right
-    if any(x.dtype != torch.float32 or x.layout != torch.strided for x in (*factors, *held)):
-        return False
-    if any(x.dim() != dimensions or x.numel() == 0 for x in factors):
-        return False
-    if left.shape[-1] != right.shape[-2] or left.shape[:-2] != right.shape[:-2]:
-        return False
-    if given is None:
-        return True
-    shape = (*left.shape[:-1], right.shape[-1])
-    storages = [x.untyped_storage().data_ptr() for x in (*factors, *held) if x is not given]
-    dense = given.is_contiguous() or given.mT.is_contiguous()
-    return given.shape == shape and dense and given.untyped_storage().data_ptr() not in storages
+def _is_supported(left: Tensor, right: Tensor, others: Sequence[Tensor]) -> bool:
+    """Whether factors of one of torch's products are float32, fit and are not empty."""
+    return (
+        left.dtype == right.dtype == torch.float32
+        and all(x.dtype == torch.float32 for x in others)
+        and left.dim() == right.dim()
+        and left.shape[-1] == right.shape[-2]
+        and left.shape[:-2] == right.shape[:-2]
+        and left.numel() != 0
+        and right.numel() != 0
+    )
+
+
+def _is_writable(given: Tensor, shape: torch.Size, tensors: Sequence[Tensor]) -> bool:
+    """Whether the result can be added up in `given`, which no other tensor of the product shares."""
+    place = given.untyped_storage().data_ptr()
+    shared = any(x is not given and x.untyped_storage().data_ptr() == place for x in tensors)
+    return given.shape == shape and (given.is_contiguous() or given.mT.is_contiguous()) and not shared
 
 
 def _multiply(left: Tensor, right: Tensor, y: Tensor, alpha: float, adds: bool) -> None:
