@@ -68,9 +68,7 @@ def fixed_order_products() -> Iterator[None]:
         del library  # the last reference: torch's kernels are back
 
 
-def _sqrt(
-    form: str, original: Any, keyset: Any, x: Tensor, *, out: Tensor | None = None
-) -> Tensor:
+def _sqrt(form: str, original: Any, keyset: Any, x: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Rounded to the nearest, by the processor's instruction."""
     if x.dtype not in (torch.float32, torch.float64):
         options = {} if out is None else {"out": out}
@@ -124,7 +122,9 @@ def _is_writable(given: Tensor, shape: torch.Size, tensors: Sequence[Tensor]) ->
     """Whether the result can be added up in `given`, which no other tensor of the product shares."""
     place = given.untyped_storage().data_ptr()
     shared = any(x is not given and x.untyped_storage().data_ptr() == place for x in tensors)
-    return given.shape == shape and (given.is_contiguous() or given.mT.is_contiguous()) and not shared
+    return (
+        given.shape == shape and (given.is_contiguous() or given.mT.is_contiguous()) and not shared
+    )
 
 
 def _multiply(left: Tensor, right: Tensor, y: Tensor, alpha: float, adds: bool) -> None:
@@ -147,4 +147,4 @@ def source(*, wide: bool) -> str:
 @lru_cache(maxsize=3)
 def kernel_function(name: str) -> Callable[..., None]:
     """A compiled function: with AVX-512 where the processor has it, even if torch may not use it."""
-    return build.function(source(wide=_WIDE_FLAGS <= cpu_flags()), name)
+    return build.function(source(wide=cpu_flags() >= _WIDE_FLAGS), name)

@@ -189,7 +189,9 @@ def _train(
     if config.engine.portable_bits:
         check_portable(device, world.size)
         facts = {"arithmetic": arithmetic(config.model)}
-        progress.log(f"Portable bits: AVX2 and own products; arithmetic {facts['arithmetic'][:12]}.")
+        progress.log(
+            f"Portable bits: AVX2 and own products; arithmetic {facts['arithmetic'][:12]}."
+        )
     choices: Choices = {}
     if device.type == "cpu":
         choices = world.broadcast_object(

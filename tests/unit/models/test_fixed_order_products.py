@@ -79,7 +79,7 @@ def test_products_are_right_and_have_one_order_in_every_layout(shape: tuple[int,
     assert float(total) == float(expected[-1, -1])
 
 
-@pytest.mark.skipif(not products._WIDE_FLAGS <= cpu_flags(), reason="no AVX-512")
+@pytest.mark.skipif(not cpu_flags() >= products._WIDE_FLAGS, reason="no AVX-512")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_both_vector_widths_have_the_same_bits(
     shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
@@ -126,7 +126,7 @@ def test_what_torch_computes_by_products_has_these_bits() -> None:
     weight.requires_grad_()
     d_x, d_weight = torch.autograd.grad(F.linear(x, weight).sum(), (x, weight))
     assert d_x.equal((torch.ones(36, 24) @ weight.detach()).view_as(x))
-    assert d_weight.equal((torch.ones(24, 36) @ x.detach().flatten(0, 1)))
+    assert d_weight.equal(torch.ones(24, 36) @ x.detach().flatten(0, 1))
 
 
 def test_infinities_and_nan_stay_in_their_rows_and_columns() -> None:
@@ -153,7 +153,7 @@ def test_empty_factors_other_dtypes_and_errors_are_torchs() -> None:
     assert torch.allclose(square.clone().addmm_(square, square), expected)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         normal(2, 3) @ normal(4, 5)
-    with pytest.raises(RuntimeError, match="doesn't match|must match|shape"):
+    with pytest.raises(RuntimeError, match="shape"):
         normal(1, 8).addmm_(square, square)
     resized = torch.empty(0)
     assert torch.mm(square, square, out=resized).equal(square @ square)
@@ -181,4 +181,3 @@ def test_only_the_context_has_these_products(monkeypatch: pytest.MonkeyPatch) ->
     a = normal(64, 300)
     monkeypatch.setattr(products, "kernel_function", noted)
     assert len(a @ a.T) == 64 and called == ["products"]
-

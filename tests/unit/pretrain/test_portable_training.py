@@ -13,6 +13,7 @@ import pytest
 from stamm.base.errors import ConfigError, RunError
 from stamm.base.processor import PORTABLE, use_portable_code
 from stamm.engine.config import EngineConfig, Parallel
+from stamm.optim.config import Muon
 from stamm.pretrain import job
 from stamm.runs.job import Workspace
 from tests.unit.trained_run import config_of, corpus, same_run
@@ -82,6 +83,12 @@ def test_a_process_that_cannot_compute_portably_refuses(pack: Path, tmp_path: Pa
 def test_settings_that_do_not_go_with_it_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=f"EngineConfig.{next(iter(changes))} .*portable_bits"):
         EngineConfig(**{"compile": "off", "portable_bits": True, **changes})  # type: ignore[arg-type]
+
+
+def test_muon_is_refused(tmp_path: Path) -> None:
+    engine = EngineConfig(compile="off", portable_bits=True)
+    with pytest.raises(ConfigError, match=r"engine\.portable_bits = True is not for Muon"):
+        config_of(tmp_path, engine=engine, optimizer=Muon())
 
 
 def test_the_environment_is_set_only_for_configurations_that_ask(

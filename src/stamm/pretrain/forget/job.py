@@ -220,7 +220,11 @@ def _lines(
 ) -> list[str]:
     """Lines on what is trained again, before it begins."""
     sequences, num_left = len(reads.steps), reads.num_steps - chosen.step
-    took = f", about {seconds_text(chosen.seconds)} as the run took" if chosen.seconds is not None else ""
+    took = (
+        f", about {seconds_text(chosen.seconds)} as the run took"
+        if chosen.seconds is not None
+        else ""
+    )
     lines = [
         f"{documents} documents are in {sequences} of the training sequences, first in step"
         f" {reads.first_step} of {reads.num_steps}; rule={config.training.rule}.",
