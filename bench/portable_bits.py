@@ -93,18 +93,38 @@ def main() -> None:
                 for setting in options.settings.split(";"):
                     capability, _, portable, _ = SETTINGS[setting]
                     environment = {**environment_of(capability), **(PORTABLE if portable else {})}
-                    words = [sys.executable, "-m", "bench.portable_bits", "--one", model, threads, setting]
+                    words = [
+                        sys.executable,
+                        "-m",
+                        "bench.portable_bits",
+                        "--one",
+                        model,
+                        threads,
+                        setting,
+                    ]
                     done = subprocess.run(
-                        words, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=True
+                        words,
+                        env={**os.environ, **environment},
+                        stdout=subprocess.PIPE,
+                        text=True,
+                        check=True,
                     )
                     seconds = json.loads(done.stdout.splitlines()[-1])
                     least[setting] = min(least.get(setting, seconds), seconds)
             first = next(iter(least.values()))
             for setting, milliseconds in least.items():
-                print(f"{model}, {threads} threads, {setting}: {milliseconds:.1f} ms, {milliseconds / first:.2f}", flush=True)
+                print(
+                    f"{model}, {threads} threads, {setting}: {milliseconds:.1f} ms, {milliseconds / first:.2f}",
+                    flush=True,
+                )
             if options.out:
                 facts = processor_facts()
-                line = {"bench": "portable_bits", "model": model, "threads": int(threads), "ms": least}
+                line = {
+                    "bench": "portable_bits",
+                    "model": model,
+                    "threads": int(threads),
+                    "ms": least,
+                }
                 line |= {name: facts[name] for name in ("cpu", "commit")}
                 with options.out.open("a") as file:
                     file.write(json.dumps(line) + "\n")

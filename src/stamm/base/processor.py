@@ -4,6 +4,7 @@ Also the environment in which libraries choose the same code on every x86-64 pro
 
 ATEN_CPU_CAPABILITY     torch's own vector code
 MKL_CBWR                MKL's linear algebra, as Intel documents it for processors of all vendors
+MKL_DYNAMIC             the number of threads that MKL is given
 MKL_VML_DEBUG_CPU_TYPE  MKL's exp, log, sqrt, sin, cos (torch 2.13), which do not follow MKL_CBWR
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 PORTABLE = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "MKL_CBWR": "COMPATIBLE",
+    "MKL_DYNAMIC": "FALSE",
     "MKL_VML_DEBUG_CPU_TYPE": "0",
 }
 

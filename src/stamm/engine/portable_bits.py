@@ -24,6 +24,7 @@ from stamm.base.errors import ConfigError, RunError
 from stamm.base.processor import PORTABLE, cpu_capability, is_portable
 from stamm.engine.config import EngineConfig
 from stamm.models.config import DecoderConfig, GatedFFN
+from stamm.models.determinism import operation_threads
 from stamm.models.ffn import ffn_activation
 from stamm.models.fixed_order_products import fixed_order_products
 from stamm.models.fused_attention import fused_attention, unavailable_reason
@@ -83,7 +84,8 @@ def arithmetic(model: DecoderConfig) -> str:
     """
     check_portable(torch.device("cpu"), 1)
     digest = hashlib.sha256()
-    with portable_bits(EngineConfig(portable_bits=True, compile="off")), torch.enable_grad():
+    engine = EngineConfig(portable_bits=True, compile="off")
+    with portable_bits(engine), operation_threads(1), torch.enable_grad():
         for tensor in _probes(model):
             digest.update(tensor.detach().contiguous().numpy().tobytes())
     return digest.hexdigest()

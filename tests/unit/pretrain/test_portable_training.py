@@ -36,34 +36,43 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "pack"
 
 
-def trained(pack: Path, name: str, *words: str, **environment: str) -> tuple[Path, str]:
-    """The arms of a process of its own, and what it prints."""
-    root = pack.parent / name
+def started(
+    root: Path, pack: Path, words: str, environment: dict[str, str]
+) -> subprocess.Popen[str]:
+    """A process that trains in `root`."""
     root.mkdir()
     (root / "pack").symlink_to(pack)
     script = Path(__file__).with_name("portable_process.py")
-    result = subprocess.run(
-        [sys.executable, str(script), str(root), *words],
-        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+    return subprocess.Popen(
+        [sys.executable, str(script), str(root), *words.split()],
+        env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-3000:]
-    return root / "run" / "arms", result.stdout
 
 
 def test_bits_are_those_of_other_processors_and_plain_ones_are_not(pack: Path) -> None:
-    here, _ = trained(pack, "here", "portable", "wide", **PORTABLE)
-    other = {**OTHER, **PORTABLE}
-    there, out = trained(pack, "there", "portable", "narrow", "replay", **other)
+    runs = {
+        "here": ("portable wide", PORTABLE),
+        "there": ("portable narrow replay", {**OTHER, **PORTABLE}),
+        "plain": ("plain wide", {}),
+        "elsewhere": ("plain wide", OTHER),
+    }
+    processes = {
+        name: started(pack.parent / name, pack, words, environment)
+        for name, (words, environment) in runs.items()
+    }
+    printed = {}
+    for name, process in processes.items():
+        printed[name], errors = process.communicate()
+        assert process.returncode == 0, errors[-3000:]
+    here, there, plain, elsewhere = (pack.parent / name / "run" / "arms" for name in runs)
     for arm in ARMS:
         assert same_run(here / arm, there / arm), arm
-    # A release from another processor is replayed to the bit; from another arithmetic within the tolerance.
-    replayed = json.loads(out)
-    assert replayed["same"] == replayed["problems"] == []
-    assert len(replayed["others"]) == 1 and replayed["others"][0].startswith("arithmetic 000")
-    plain, _ = trained(pack, "plain", "plain", "wide")
-    elsewhere, _ = trained(pack, "elsewhere", "plain", "wide", **OTHER)
-    for arm in ARMS:
         assert not same_run(plain / arm, elsewhere / arm), arm
+    # A release from another processor is replayed to the bit; from another arithmetic within the tolerance.
+    replayed = json.loads(printed["there"])
+    assert replayed["same"] == replayed["problems"] == []
+    assert len(replayed["others"]) == 1 and replayed["others"][0].startswith("arithmetic ")
+    assert f"{'0' * 64} there" in replayed["others"][0]
 
 
 def test_a_process_that_cannot_compute_portably_refuses(pack: Path, tmp_path: Path) -> None:
