@@ -29,7 +29,7 @@ PORTABLE = {
 def use_portable_code(*configs: Any) -> None:
     """Set `PORTABLE` for torch, and for processes that are started, where a plain configuration has portable_bits.
 
-    Edge   a process that has loaded torch computes on as before; `is_portable` tells
+    Edge   a process that has loaded torch computes as before; `is_portable` is False there
     """
     if any(map(_is_portable_asked, configs)):
         os.environ.update(PORTABLE)

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +43,8 @@ def check_portable(device: torch.device, processes: int) -> None:
             f"engine.portable_bits is for one process on a CPU, and this run has {what}",
             fix="Set engine.device=cpu and start one process, or set engine.portable_bits=false",
         )
-    if not torch.backends.mkl.is_available() or cpu_capability() not in ("AVX2", "AVX512"):
+    has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    if not has_mkl or cpu_capability() not in ("AVX2", "AVX512"):
         raise RunError(
             "engine.portable_bits needs torch with MKL and a processor with AVX2",
             fix="Set engine.portable_bits=false",
@@ -64,15 +66,17 @@ def portable_bits(engine: EngineConfig) -> Iterator[None]:
         yield
         return
     direct.prepare()  # else the calls of activations change in the middle of the run
-    flash, onednn = torch.backends.cuda.flash_sdp_enabled(), torch.backends.mkldnn.enabled
-    torch.backends.cuda.enable_flash_sdp(False)  # on CPUs too: products of MKL
-    torch.backends.mkldnn.enabled = False
+    attention: Any = torch.backends.cuda  # its switch is that of CPUs, too, whose kernel calls MKL
+    onednn: Any = torch.backends.mkldnn
+    before = attention.flash_sdp_enabled(), onednn.enabled
+    attention.enable_flash_sdp(False)
+    onednn.enabled = False
     try:
         with fixed_order_products():
             yield
     finally:
-        torch.backends.cuda.enable_flash_sdp(flash)
-        torch.backends.mkldnn.enabled = onednn
+        attention.enable_flash_sdp(before[0])
+        onednn.enabled = before[1]
 
 
 def arithmetic(model: DecoderConfig) -> str:

@@ -53,7 +53,7 @@ def fixed_order_products() -> Iterator[None]:
     Checked  tests/unit/models/test_fixed_order_products.py
     """
     kernel_function("products")
-    library = torch.library.Library("aten", "IMPL")
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel of torch is replaced
         for name in (*_PLAIN, *_ADDED):
@@ -120,8 +120,8 @@ def _is_supported(left: Tensor, right: Tensor, others: Sequence[Tensor]) -> bool
 
 def _is_writable(given: Tensor, shape: torch.Size, tensors: Sequence[Tensor]) -> bool:
     """Whether the result can be added up in `given`, which no other tensor of the product shares."""
-    place = given.untyped_storage().data_ptr()
-    shared = any(x is not given and x.untyped_storage().data_ptr() == place for x in tensors)
+    storage = given.untyped_storage().data_ptr()
+    shared = any(x is not given and x.untyped_storage().data_ptr() == storage for x in tensors)
     return (
         given.shape == shape and (given.is_contiguous() or given.mT.is_contiguous()) and not shared
     )
@@ -131,7 +131,7 @@ def _multiply(left: Tensor, right: Tensor, y: Tensor, alpha: float, adds: bool) 
     tensors = [x if x.dim() == 3 else x[None] for x in (left, right, y)]
     sizes = *tensors[2].shape, left.shape[-1]
     kernel_function("products")(
-        (_Matrices * 3)(*((x.data_ptr(), *x.stride()) for x in tensors)),
+        (_Matrices * 3)(*(_Matrices(x.data_ptr(), *x.stride()) for x in tensors)),
         (ctypes.c_int64 * 4)(*sizes),
         ctypes.c_float(alpha),
         ctypes.c_int(adds),
