@@ -1,133 +1,81 @@
-"""Cost of `engine.portable_bits`: processor time of a training step against the plain setting.
+"""Cost of the products of `engine.portable_bits`: processor time of a training step against the plain setting.
 
-Models of compare.evidence_activations (1.3 M parameters) and of the demo, with xIELU, train on made-up tokens; each
-run is a process of its own, and the settings take turns. Processor time of all threads, because it hardly
-depends on other processes.
+The model with xIELU of compare.evidence_activations (1.3 M parameters) or of the demo trains on made-up tokens. Steps
+with torch's products and with those in a fixed order, for AVX-512 and for AVX2, take turns in one process; processor
+time of all threads hardly depends on other processes.
 
-Run      python -m bench.portable_bits [--models evidence,demo] [--threads 1,2] [--rounds 3] [--out FILE.jsonl]
-Prints   for each model, number of threads and setting: milliseconds of a step (median of the steps after the
-         first 4, least of the rounds), and the ratio to plain, compiled
+Run      ATEN_CPU_CAPABILITY=avx2 python -m bench.portable_bits [--model demo] [--threads 2] [--steps 36]
+         python -m bench.portable_bits --plain [--compile]: plain steps alone, with all vectors, eager or compiled
+Prints   a line of JSON: milliseconds of a step, median without the first two, and least
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.capability import environment_of, processor_facts
-from stamm.base.processor import PORTABLE
+import torch
 
-STEPS, WARM = 14, 4
-SETTINGS = {  # environment, compile, portable_bits, vectors of products
-    "plain": ("native", "layers", False, "wide"),
-    "plain, AVX2": ("avx2", "layers", False, "wide"),
-    "plain, not compiled": ("native", "off", False, "wide"),
-    "portable": ("native", "off", True, "wide"),
-    "portable, AVX2 products": ("native", "off", True, "narrow"),
-}
-
-
-def measure(model: str, threads: int, setting: str) -> float:
-    """Milliseconds of processor time of a step, in this process."""
-    from bench.plan_time import train
-    from stamm.engine.trainer import Trainer
-    from stamm.models import fixed_order_products
-    from stamm.recipes.comparisons import evidence_activations
-    from stamm.recipes.demo import demo
-
-    _, compiled, portable, vectors = SETTINGS[setting]
-    if vectors == "narrow":
-        fixed_order_products._WIDE_FLAGS = {"none"}
-    study: Any = {"evidence": evidence_activations, "demo": demo}[model]()
-    (arm,) = (arm for arm in study.arms if arm.name == "xielu")
-    base = study.pretrain
-    engine = replace(
-        base.engine, compile=compiled, portable_bits=portable, threads=threads, kernels="stamm",
-        checkpoint_every=STEPS + 1,
-    )  # fmt: skip
-    config = replace(
-        base, model=replace(base.model, ffn=arm.ffn), engine=engine, sequences=STEPS * base.batch[0].size,
-        schedule=replace(base.schedule, peak=1e-3), evaluate=None,
-    )  # fmt: skip
-    spent: list[float] = []
-    step = Trainer._step
-
-    def timed(*given: Any) -> Any:
-        began = time.process_time()
-        result = step(*given)
-        spent.append(time.process_time() - began)
-        return result
-
-    Trainer._step = timed  # type: ignore[method-assign]
-    with tempfile.TemporaryDirectory() as folder:
-        train(config, Path(folder))
-    return 1e3 * statistics.median(spent[WARM:])
+from bench.plan_time import train
+from stamm.activations.fused import build
+from stamm.engine.trainer import Trainer
+from stamm.models import fixed_order_products as products
+from stamm.recipes.comparisons import evidence_activations
+from stamm.recipes.demo import demo
 
 
 def main() -> None:
-    """All settings in turns, and a table."""
+    """Train once, and print a line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--models", default="evidence,demo")
-    parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--settings", default=";".join(SETTINGS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--model", choices=("evidence", "demo"), default="evidence")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=36)
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
-    if options.one:
-        print(json.dumps(measure(options.one[0], int(options.one[1]), options.one[2])))
-        return
-    for model in options.models.split(","):
-        for threads in options.threads.split(","):
-            least: dict[str, float] = {}
-            for _ in range(options.rounds):
-                for setting in options.settings.split(";"):
-                    capability, _, portable, _ = SETTINGS[setting]
-                    environment = {**environment_of(capability), **(PORTABLE if portable else {})}
-                    words = [
-                        sys.executable,
-                        "-m",
-                        "bench.portable_bits",
-                        "--one",
-                        model,
-                        threads,
-                        setting,
-                    ]
-                    done = subprocess.run(
-                        words,
-                        env={**os.environ, **environment},
-                        stdout=subprocess.PIPE,
-                        text=True,
-                        check=True,
-                    )
-                    seconds = json.loads(done.stdout.splitlines()[-1])
-                    least[setting] = min(least.get(setting, seconds), seconds)
-            first = next(iter(least.values()))
-            for setting, milliseconds in least.items():
-                print(
-                    f"{model}, {threads} threads, {setting}: {milliseconds:.1f} ms, {milliseconds / first:.2f}",
-                    flush=True,
-                )
-            if options.out:
-                facts = processor_facts()
-                line = {
-                    "bench": "portable_bits",
-                    "model": model,
-                    "threads": int(threads),
-                    "ms": least,
-                }
-                line |= {name: facts[name] for name in ("cpu", "commit")}
-                with options.out.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
+    study: Any = {"evidence": evidence_activations, "demo": demo}[options.model]()
+    (arm,) = (arm for arm in study.arms if arm.name == "xielu")
+    base = study.pretrain
+    engine = replace(
+        base.engine, compile="layers" if options.compile else "off", threads=options.threads,
+        kernels="stamm", checkpoint_every=options.steps + 1,
+    )  # fmt: skip
+    config = replace(
+        base, model=replace(base.model, ffn=arm.ffn), engine=engine, evaluate=None,
+        sequences=options.steps * base.batch[0].size, schedule=replace(base.schedule, peak=1e-3),
+    )  # fmt: skip
+    kinds = ["plain"] if options.plain else ["plain", "AVX-512", "AVX2"]
+    spent: dict[str, list[float]] = {kind: [] for kind in kinds}
+    step: Any = Trainer._step
+
+    def timed(*given: Any) -> Any:
+        kind = kinds[sum(map(len, spent.values())) % len(kinds)]
+        with contextlib.nullcontext() if kind == "plain" else products.fixed_order_products():
+            if kind != "plain":
+                text = products.source(wide=kind == "AVX-512")
+                products.kernel_function = partial(build.function, text)  # type: ignore[assignment]
+            began = time.process_time()
+            result = step(*given)
+            spent[kind].append(1e3 * (time.process_time() - began))
+        return result
+
+    trainer: Any = Trainer
+    trainer._step = timed
+    with tempfile.TemporaryDirectory() as folder:
+        train(config, Path(folder))
+    figures = {kind: (statistics.median(ms[2:]), min(ms[2:])) for kind, ms in spent.items()}
+    facts = {"model": options.model, "threads": options.threads, "compiled": options.compile}
+    print(
+        json.dumps({**facts, "capability": torch.backends.cpu.get_cpu_capability(), "ms": figures})
+    )
 
 
 if __name__ == "__main__":

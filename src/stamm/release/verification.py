@@ -118,9 +118,6 @@ def verify(
     if release:
         raise ConfigError(f"--release is given, and {root} is not the file of a receipt")
     reported, derived = problems_of(root, public), list[str]()
-    if replay is not None:  # torch is loaded later
-        for path in root.glob(f"{RUN}/arms/*/config.json"):
-            use_portable_code(read_json(path))
     if deep:
         reported = itertools.chain(reported, _loaded(_DEEP)(root, derived.append))
     problems = tuple(reported if all else itertools.islice(reported, 1))
@@ -128,6 +125,8 @@ def verify(
     if replay is not None and not problems:
         seed = secrets.randbits(32) if seed is None else seed
         corpus = Path(pack) if pack else root / RUN / "pack"
+        released = root / arm_folder(read_record(ReleaseFile, root / RECORD).arm)
+        use_portable_code(read_json(released / "config.json"))  # before torch is loaded
         replayed = _loaded(_REPLAY)(root, corpus, replay, seed)
         problems = tuple(_replay_problems(replayed))
     return Verification(
