@@ -5,7 +5,7 @@ sqrt, sin and cos of tensors), oneDNN. The environment `base.processor.PORTABLE`
 MKL computes slowly there, are those of `models.fixed_order_products`; oneDNN is off, and attention is the fused kernel
 or plain products. Whether two machines really compute alike is measured: `arithmetic` of both is compared.
 
-Checked  tests/unit/engine/test_portable_bits.py
+Checked  tests/unit/pretrain/test_portable_training.py
 """
 
 from __future__ import annotations
