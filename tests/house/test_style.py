@@ -81,10 +81,12 @@ def test_environment_variables_are_few_and_change_no_number() -> None:
                 touched.add(str(file.relative_to(SOURCE)))
     # Set: TOKENIZERS_PARALLELISM, thread counts of workers, GOMP_SPINCOUNT. Hidden: a Slurm job's.
     # Read: torchrun's ranks, XDG_CACHE_HOME; the API key of a judge, from a variable that the
-    # configuration names. No other file may use the environment.
+    # configuration names. With engine.portable_bits: the code that torch and MKL choose.
+    # No other file may use the environment.
     known = {
         "align/judge/endpoint.py",
         "base/cache_folder.py",
+        "base/processor.py",
         "cli/main.py",
         "cli/run.py",
         "runs/local_pool.py",

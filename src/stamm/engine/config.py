@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from stamm.base.bounds import AtLeastOne, Positive, Threads, at_least
-from stamm.base.config import Bounded
+from stamm.base.config import Bounded, validate
 
 AttentionKernel = Literal["dense", "flex", "fused"]
 Precision = Literal["float32", "bfloat16", "float8", "float8_rows"]
@@ -106,6 +106,8 @@ class EngineConfig(Bounded):
                        learning rate decays
     async_checkpointing   write checkpoints in the background; needs their size in memory
     on_nonfinite       what to do about a non-finite loss or a loss spike
+    portable_bits      the same bits on every x86-64 processor with AVX2 (`engine.portable_bits`): float32, one
+                       process on a CPU, compile="off". Slower: docs/accountability.md has numbers
     """
 
     threads: Threads = 2
@@ -124,3 +126,18 @@ class EngineConfig(Bounded):
     on_nonfinite: StopOnNonfinite | RollBackAndSkip | SkipUpdate = field(
         default_factory=StopOnNonfinite
     )
+    portable_bits: bool = False
+
+    def __post_init__(self) -> None:
+        fits = {"device": ("auto", "cpu"), "precision": ("float32",), "compile": ("off",)}
+        fits |= {"attention": ("auto", "dense", "fused"), "kernels": ("auto", "stamm")}
+        validate(
+            self,
+            *(
+                (name, not self.portable_bits or getattr(self, name) in values,
+                 f"does not go with portable_bits; set engine.{name}={values[-1]}")
+                for name, values in fits.items()
+            ),
+            ("parallel", not self.portable_bits or self.parallel == Parallel(),
+             "does not go with portable_bits, which trains in one process"),
+        )  # fmt: skip

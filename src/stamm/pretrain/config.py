@@ -27,7 +27,7 @@ from stamm.evaluate.config import BuiltInTask, is_task_file, task_inputs
 from stamm.losses.config import Goldfish, Rule
 from stamm.models.config import DecoderConfig
 from stamm.models.lora_config import Lora
-from stamm.optim.config import AdEMAMix, CustomOptimizer, OptimizerConfig
+from stamm.optim.config import AdEMAMix, CustomOptimizer, Muon, OptimizerConfig
 from stamm.optim.schedules import BatchPlan, BatchStage, Schedule, WarmupStableDecay
 from stamm.runs.tracker_config import TensorBoard, Trackio, WandB
 
@@ -143,6 +143,11 @@ class TrainingConfig:
             ("batch", starts[:1] == [0], "must begin at sequence 0"),
             ("batch", starts == sorted(set(starts)), "must have rising starts"),
             ("batch", not any(spans), "changes in the middle of a step"),
+            (
+                "engine.portable_bits",
+                not (self.engine.portable_bits and isinstance(self.optimizer, Muon)),
+                "is not for Muon, whose products are in bfloat16; set optimizer=AdamW",
+            ),
         )
 
     def unread(self) -> tuple[str, ...]:

@@ -57,6 +57,8 @@ def choose_kernels(config: DecoderTrainingConfig, num_sequences: int) -> Choices
     blocks = {activation_key(ffn): ffn for ffn in map(model.ffn_of, range(model.num_layers))}
     attends = may_fuse(engine, model)
     names = [*([ATTENTION] if attends else []), *blocks]
+    if engine.portable_bits:  # a measurement would choose by the machine
+        return dict.fromkeys(names, "stamm")
     if engine.kernels != "auto":
         return dict.fromkeys(names, engine.kernels)
     chosen: Choices = dict.fromkeys(names, "stamm")

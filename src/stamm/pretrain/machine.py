@@ -9,9 +9,10 @@ from typing import Any
 
 from stamm.base.files import read_json
 from stamm.base.schema import read_record_if_present
-from stamm.engine.config import EngineConfig
 from stamm.engine.distributed import select_device
 from stamm.engine.peak_flops import device_name
+from stamm.engine.portable_bits import arithmetic
+from stamm.pretrain.config import DecoderTrainingConfig
 from stamm.pretrain.records import TimingFile
 from stamm.runs.manifest import MANIFEST_FIX, environment
 from stamm.runs.torchrun_env import rank_and_size
@@ -19,17 +20,24 @@ from stamm.runs.torchrun_env import rank_and_size
 _LIBRARIES = ("torch", "numpy")
 
 
-def machine_differences(arm: Path, engine: EngineConfig) -> tuple[str, ...]:
+def machine_differences(arm: Path, config: DecoderTrainingConfig) -> tuple[str, ...]:
     """Differences of this machine and that of the run in `arm` that may change bits; () for none.
 
-    Torch and its libraries choose kernels by the processor and its vector instructions.
+    Torch and its libraries choose kernels by the processor and its vector instructions. With
+    `engine.portable_bits` they do not: then results of probes are compared in place of processors.
+
+    Raises   RunError as `engine.portable_bits.check_portable`
     """
     timing = read_record_if_present(TimingFile, arm / "log" / "timing.json")
-    devices = Counter({device_name(select_device(engine.device)): rank_and_size()[1]})
+    manifest = read_json(arm / "manifest.json", MANIFEST_FIX)
+    devices = Counter({device_name(select_device(config.engine.device)): rank_and_size()[1]})
     here = _facts(environment(), devices)
-    there = _facts(
-        read_json(arm / "manifest.json", MANIFEST_FIX), timing.devices if timing else None
-    )
+    there = _facts(manifest, timing.devices if timing else None)
+    if config.engine.portable_bits:
+        here["arithmetic"] = arithmetic(config.model)
+        there["arithmetic"] = str(manifest.get("arithmetic"))
+        for name in ("devices", "processor", "vector instructions"):
+            del here[name]
     return tuple(
         f"{name} {there[name]} there, {here[name]} here"
         for name in here

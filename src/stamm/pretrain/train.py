@@ -18,6 +18,7 @@ from stamm.engine.background_check import BackgroundCheck
 from stamm.engine.distributed import DistributedContext
 from stamm.engine.objective import MicroBatches, Objective, StepLoss
 from stamm.engine.out_of_memory import out_of_memory_explained
+from stamm.engine.portable_bits import check_portable, portable_bits
 from stamm.engine.trainer import CompileError, EarlyStopping, Evaluator, InitialCheckpoint
 from stamm.engine.trainer_setup import TrainedModel, fit
 from stamm.models.decoder import Decoder
@@ -64,7 +65,7 @@ def train_decoder(
     check      a check of the data that the first checkpoint waits for; None: none
     until      the step to stop at; None: the last
 
-    Raises   what `engine.trainer_setup.fit` raises, and ConfigError for what is not an objective
+    Raises   what `engine.trainer_setup.fit` and `engine.portable_bits.check_portable` raise, and ConfigError for what is not an objective
     """
 
     def objective(decoder: Decoder) -> Objective:
@@ -79,9 +80,12 @@ def train_decoder(
         validate = validation(config, decoder, num_steps, world)
         return lambda step: {**validate(step), **(sampled(step) if sampled else {})}
 
-    return fit(
-        config, objective, num_steps, workspace, world, start, evaluator, stopping, check, until
-    )
+    if config.engine.portable_bits:
+        check_portable(world.device, world.size)
+    with portable_bits(config.engine):
+        return fit(
+            config, objective, num_steps, workspace, world, start, evaluator, stopping, check, until
+        )
 
 
 def objective_class(name: str) -> type:

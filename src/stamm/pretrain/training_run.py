@@ -41,6 +41,7 @@ from stamm.engine.events import NONFINITE, Events, read_events
 from stamm.engine.out_of_memory import out_of_memory_explained
 from stamm.engine.parallel import full_state_dict
 from stamm.engine.peak_flops import device_name
+from stamm.engine.portable_bits import arithmetic, check_portable
 from stamm.engine.trainer import EarlyStopping, InitialCheckpoint
 from stamm.engine.trainer_setup import TrainedModel
 from stamm.models.config import DecoderConfig
@@ -184,6 +185,13 @@ def _train(
     if rare := rare_gradients(config.optimizer, RARE_STEPS):
         progress.log(f"{rare}.")
     world.assert_same_on_all_ranks("the data", proof.sha256)
+    facts: dict[str, Any] = {}
+    if config.engine.portable_bits:
+        check_portable(device, world.size)
+        facts = {"arithmetic": arithmetic(config.model)}
+        progress.log(
+            f"Portable bits: AVX2 and own products; arithmetic {facts['arithmetic'][:12]}."
+        )
     choices: Choices = {}
     if device.type == "cpu":
         choices = world.broadcast_object(
@@ -203,7 +211,7 @@ def _train(
     if world.is_main_process:
         described = {"kind": kind.name, "config": plain}
         write_record(folder / "config.json", ConfigFile, described)
-        _note_manifest(config, workspace, kind, data, choices)
+        _note_manifest(config, workspace, kind, data, choices, facts)
     trackers = config.trackers if world.is_main_process else ()
     name = f"{folder.parents[1].name}/{folder.name}"
     with (
@@ -270,8 +278,9 @@ def _note_manifest(
     kind: TrainingKind,
     data: TrainingData,
     choices: Choices,
+    facts: Mapping[str, str],
 ) -> None:
-    """Write the manifest, or check that a run resumes with the same data and user code.
+    """Write the manifest, with `facts`, or check that a run resumes with the same data, user code and facts.
 
     Raises   DataError when they differ
     """
@@ -290,6 +299,13 @@ def _note_manifest(
                     f"not {begun}",
                     fix="Restore it, or train in another folder with --out",
                 )
+        begun = read_json(path, MANIFEST_FIX).get("arithmetic")
+        if facts and begun != facts["arithmetic"]:
+            raise DataError(
+                f"engine.portable_bits: {workspace.folder} was started where kernels, libraries or the compiler give"
+                " other bits",
+                fix="Use the versions in manifest.json, or train in another folder with --out",
+            )
         return
     inputs: dict[str, dict[str, Any]] = {
         name: {"path": os.path.relpath(folder, workspace.folder)}
@@ -307,6 +323,7 @@ def _note_manifest(
         activation=describe_decoder(config.model)["activation"],
         kernels=choices,
         inputs=inputs,
+        **facts,
     )
     write_record(path, ManifestFile, manifest)
 

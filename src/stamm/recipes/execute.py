@@ -18,6 +18,7 @@ from stamm.base.config import assignments, to_plain
 from stamm.base.console import Console, NoProgress, Progress
 from stamm.base.errors import ConfigError, StammError
 from stamm.base.files import read_json
+from stamm.base.processor import use_portable_code
 from stamm.base.shutdown import termination_as_interrupt
 from stamm.base.units import seconds_text
 from stamm.corpus.ledger import HELD_OUT, check_held_out
@@ -190,6 +191,7 @@ class RecipeRun:
                 return False
             (self.root / "log").mkdir(exist_ok=True)
             self.executed = True
+            use_portable_code(*(to_plain(step.config) for step in self.pending()))
             with contextlib.ExitStack() as files:
                 log = (self.root / "log" / "run.log").open("a", encoding="utf-8")
                 files.enter_context(log)

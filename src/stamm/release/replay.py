@@ -3,7 +3,7 @@
 The verifier gives the seed that picks them, after the release is published: of N segments of which one is
 forged, k picked ones contain it with probability k / N.
 
-On a machine that computes as that of the run did, each file of the checkpoint and each metric must have the
+On a machine that computes as that of the run did (with `engine.portable_bits`, whatever its processor), each file of the checkpoint and each metric must have the
 same bits. Elsewhere kernels round differently, and training amplifies it. The distance between both results is
 then compared with how far the segment moved the weights:
 
@@ -111,7 +111,7 @@ def replay(release: Path, pack: Path, count: int, seed: int) -> Replay:
             f"{release} has no checkpoints to replay between",
             fix="Release with checkpoints=true a run with engine.keep_every=N",
         )
-    differences = machine_differences(arm, config.engine)
+    differences = machine_differences(arm, config)
     picked = []
     for first, last in picked_segments(segments, count, seed):
         with tempfile.TemporaryDirectory() as folder:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from stamm.base.errors import ConfigError, DataError
 from stamm.base.extras import missing_library
+from stamm.base.files import read_json
+from stamm.base.processor import use_portable_code
 from stamm.base.schema import read_record
 from stamm.release.checksums import list_files
 from stamm.release.consent_proof import verify_receipt
@@ -123,6 +125,8 @@ def verify(
     if replay is not None and not problems:
         seed = secrets.randbits(32) if seed is None else seed
         corpus = Path(pack) if pack else root / RUN / "pack"
+        released = root / arm_folder(read_record(ReleaseFile, root / RECORD).arm)
+        use_portable_code(read_json(released / "config.json"))  # before torch is loaded
         replayed = _loaded(_REPLAY)(root, corpus, replay, seed)
         problems = tuple(_replay_problems(replayed))
     return Verification(

@@ -387,6 +387,8 @@ class GRPOJobConfig(FineTuneJobConfig, Rollouts):
     def __post_init__(self) -> None:
         FineTuneJobConfig.__post_init__(self)
         Rollouts.__post_init__(self)
+        why = "is not for GRPO, which samples by the kernels that are faster on a machine"
+        validate(self, ("engine.portable_bits", not self.engine.portable_bits, why))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -201,7 +201,7 @@ def _start(config: ForgetPlanConfig, source: Path, reads: _Reads) -> _StartPoint
         step = min(saved, default=0)
     timing = read_record_if_present(TimingFile, source / "log" / "timing.json")
     pace = timing.seconds / reads.num_steps if timing else None
-    differences = machine_differences(source, config.training.engine) if step else ()
+    differences = machine_differences(source, config.training) if step else ()
     if differences and config.start == "exact":
         again = f", about {seconds_text(pace * reads.num_steps)}" if pace is not None else ""
         raise RunError(

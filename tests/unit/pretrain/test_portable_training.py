@@ -1,0 +1,111 @@
+"""Training with engine.portable_bits: the same bits with code for other processors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stamm.base.errors import ConfigError, RunError
+from stamm.base.processor import PORTABLE, use_portable_code
+from stamm.engine.config import EngineConfig, Parallel
+from stamm.optim.config import Muon
+from stamm.pretrain import job
+from stamm.runs.job import Workspace
+from tests.unit.trained_run import config_of, corpus, same_run
+
+# Vectors, MKL's functions and linear algebra, and the C library as on other processors.
+OTHER = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_CBWR": "AVX2",
+    "MKL_VML_DEBUG_CPU_TYPE": "5",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512DQ,-AVX512BW",
+}
+ARMS = ("fused", "dense")
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("portable")
+    corpus(folder)
+    return folder / "pack"
+
+
+def started(
+    root: Path, pack: Path, words: str, environment: dict[str, str]
+) -> subprocess.Popen[str]:
+    """A process that trains in `root`."""
+    root.mkdir()
+    (root / "pack").symlink_to(pack)
+    script = Path(__file__).with_name("portable_process.py")
+    return subprocess.Popen(
+        [sys.executable, str(script), str(root), *words.split()],
+        env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_bits_are_those_of_other_processors_and_plain_ones_are_not(pack: Path) -> None:
+    runs = {
+        "here": ("portable wide", PORTABLE),
+        "there": ("portable narrow replay", {**OTHER, **PORTABLE}),
+        "plain": ("plain wide", {}),
+        "elsewhere": ("plain wide", OTHER),
+    }
+    processes = {
+        name: started(pack.parent / name, pack, words, environment)
+        for name, (words, environment) in runs.items()
+    }
+    printed = {}
+    for name, process in processes.items():
+        printed[name], errors = process.communicate()
+        assert process.returncode == 0, errors[-3000:]
+    here, there, plain, elsewhere = (pack.parent / name / "run" / "arms" for name in runs)
+    for arm in ARMS:
+        assert same_run(here / arm, there / arm), arm
+        assert not same_run(plain / arm, elsewhere / arm), arm
+    # A release from another processor is replayed to the bit; from another arithmetic within the tolerance.
+    replayed = json.loads(printed["there"])
+    assert replayed["same"] == replayed["problems"] == []
+    assert len(replayed["others"]) == 1 and replayed["others"][0].startswith("arithmetic ")
+    assert f"{'0' * 64} there" in replayed["others"][0]
+
+
+def test_a_process_that_cannot_compute_portably_refuses(pack: Path, tmp_path: Path) -> None:
+    config = config_of(pack, engine=EngineConfig(threads=1, compile="off", portable_bits=True))
+    with pytest.raises(RunError, match="after torch had been loaded") as error:
+        job.run(config, Workspace(folder=tmp_path, inputs={"pack": pack}))
+    assert all(f"{name}={value}" in error.value.fix for name, value in PORTABLE.items())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"device": "cuda"}, {"precision": "bfloat16"}, {"compile": "layers"}, {"kernels": "torch"},
+        {"attention": "flex"}, {"parallel": Parallel(data=2)},
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_go_with_it_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=f"EngineConfig.{next(iter(changes))} .*portable_bits"):
+        EngineConfig(**{"compile": "off", "portable_bits": True, **changes})  # type: ignore[arg-type]
+
+
+def test_muon_is_refused(tmp_path: Path) -> None:
+    engine = EngineConfig(compile="off", portable_bits=True)
+    with pytest.raises(ConfigError, match=r"engine\.portable_bits = True is not for Muon"):
+        config_of(tmp_path, engine=engine, optimizer=Muon())
+
+
+def test_the_environment_is_set_only_for_configurations_that_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in PORTABLE:
+        monkeypatch.setenv(name, "other")
+    use_portable_code({"engine": {"portable_bits": False}})
+    assert os.environ["MKL_CBWR"] == "other"
+    use_portable_code({}, {"arms": [{"engine": {"portable_bits": True}}]})
+    assert {name: os.environ[name] for name in PORTABLE} == PORTABLE
