@@ -37,6 +37,7 @@ ALLOWED = {
     "cli/bench_baselines.py": "functions of torch that kernels are timed beside",
     "compare/verdict.py": "relative differences from logarithms",
     "corpus/classifiers/classifier.py": "probability of a class",
+    "engine/portable_bits.py": "functions of torch whose bits are compared between machines",
     "export/ggml_library.py": "stored number of a parameter behind softplus",
     "losses/bradley_terry.py": "log-likelihood of a preference",
     "losses/policy_gradient.py": "estimate of a KL divergence",
