@@ -25,6 +25,7 @@ from stamm.base.config import Bounded, validate
 from stamm.base.errors import ConfigError
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.steps import evaluate_step
+from stamm.losses.config import Density
 from stamm.models.config import DecoderConfig, Experts
 from stamm.models.self_guide import without_guide
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
@@ -47,12 +48,15 @@ class FurtherTraining(Bounded):
     warmup_share   share of the tokens in which the rate rises; then it falls linearly to 0
     control      whether the unchanged model is trained on alike, for the cost of the change
     pack         packed corpus; None: the run's own, from where it stopped reading
+    density      density loss of the changed model; beside it `arms/no_density`, the same training with
+                 weight 0. None: none
     """
 
     peak: Positive | None = None
     warmup_share: Annotated[float, within("[0, 1)")] = 0.05
     control: bool = True
     pack: str | None = None
+    density: Density | None = None
 
 
 def _held_out() -> EvaluateConfig:
@@ -211,6 +215,10 @@ _Recipe = AdaptRecipe | CarveRecipe | SparsifyRecipe
 
 def _steps(recipe: _Recipe, change: _Change, root: Path) -> tuple[Step, ...]:
     start = start_model(recipe.run, recipe.arm, root)
+    if recipe.training.density is not None and not recipe.tokens:
+        raise ConfigError(
+            "training.density is a part of further training, and tokens = 0", fix="Set tokens=N"
+        )
     trained = _pretraining(recipe, start, root) if recipe.tokens else None
     changed = [change.wanted(config).ffn for config in (start.decoder,) if config]
     checks = activation_steps(changed if trained else [])
@@ -276,11 +284,14 @@ def _training(
             law="linear",
         ),
     )
-    models = {change.arm: (change.wanted(source.model), f"{change.name}/model")}
+    changed, density = (change.wanted(source.model), f"{change.name}/model"), further.density
+    models = {change.arm: (*changed, density)}
+    if density is not None:
+        models["no_density"] = (*changed, replace(density, weight=0.0))
     if further.control:
-        models["control"] = (source.model, start.model)
+        models["control"] = (source.model, start.model, None)
     steps: list[Step] = []
-    for name, (model, weights) in models.items():
+    for name, (model, weights, density) in models.items():
         arm, begin = f"arms/{name}", InitialWeights(checkpoint=weights, moments="restart")
         inputs = {
             "pack": os.path.relpath(pack, root), "begin": weights, "tokenizer": start.tokenizer
@@ -289,7 +300,7 @@ def _training(
             pretrain_step(
                 f"pretrain.{name}",
                 arm,
-                replace(config, model=model, begin=begin),
+                replace(config, model=model, begin=begin, density=density),
                 inputs,
                 external=start.external,
                 costly=True,
