@@ -3,9 +3,11 @@
 This plan was committed before the first counted run; settings of the carve are the defaults of `stamm run
 adapt.carve`, and no number of a model that is counted was seen before.
 
-Models   SwiGLU, ReLU^2 and xIELU decoders of 1.28 million parameters, seeds 101 to 103, trained alike on novels
-         in English and French (`<arm>_s<seed>`). The method was tuned on another model and another text
-Texts    experts are fitted on 32,768 tokens of the training split; all losses are of 32,768 tokens of the
+Models   SwiGLU, ReLU^2 and xIELU decoders of about 1.3 million parameters, seeds 101 to 103, 768 steps of 1,024 tokens
+         of novels in English and French, with the settings of the runs of `compare.evidence_scale` in FOLDER, and
+         the peak rate 0.002 for all, which nobody tuned; a model that MODELS/<arm>_s<seed> has is used as it is.
+         The method was tuned on another model and another text
+Texts    experts are fitted on 16,384 tokens of the training split; all losses are of 16,384 tokens of the
          held-out split, nats per token, above the dense model: the cost
 
 Part 1, without training; a cost with the old last matrix, and with the refit one, which `adapt.carve` stores
@@ -30,7 +32,7 @@ What it cannot show: anything about models that use their width (these are train
 of experts, or speed. Intervals are over seeds of the model and its order of data, with one pair of texts.
 Where time ends before the plan does, the tables state the count of seeds.
 
-Run      python -m bench.carve --models FOLDER --pack FOLDER --work FOLDER --out FILE.jsonl [--until HH:MM]
+Run      python -m bench.carve --study FOLDER --models MODELS --work FOLDER --out FILE.jsonl [--until HH:MM] [--arms ARM ...]
          python -m bench.carve --tables FILE.jsonl
 Resumes  a line of the file is a finished measurement; one that is there is not repeated
 """
@@ -56,8 +58,11 @@ from stamm.adapt.change import Parent, open_parent
 from stamm.adapt.config import CarveConfig, carved_config
 from stamm.adapt.records import CarveFile
 from stamm.adapt.sample import mean_loss
+from stamm.base.config import from_plain
+from stamm.base.files import read_json
 from stamm.base.schema import read_record
-from stamm.models.config import Experts
+from stamm.engine.config import EngineConfig
+from stamm.models.config import Experts, GatedFFN, PlainFFN
 from stamm.models.decoder import Decoder
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
@@ -71,7 +76,8 @@ from stamm.statistics.intervals import interval
 ARMS, SEEDS = ("swiglu", "relu2", "xielu"), (101, 102, 103)
 EXPERTS = Experts(count=8, active=4)
 CANDIDATES, SHARES = 12, (0.05, 0.02, 0.01)
-CONFIG = CarveConfig(experts=EXPERTS, threads=1)
+CONFIG = CarveConfig(experts=EXPERTS, threads=1, tokens=16_384)
+PEAK, STEPS = 0.002, 768
 
 
 def planned() -> Iterator[tuple[str, int, str, float]]:
@@ -104,6 +110,33 @@ class Place:
     def parent(self) -> Parent:
         """The dense model with its texts."""
         return open_parent(CONFIG, self.workspace(self.work / "texts"))
+
+
+def pretrain(study: Path, arm: str, seed: int, place: Place) -> None:
+    """A model of the plan, in its place, unless it is there."""
+    if (place.run / "model").is_dir():
+        return
+    settings = read_json(study / "config.json")["config"]
+    config = from_plain(PretrainConfig, settings["pretrain"])
+    blocks = {one["name"]: one["ffn"] for one in settings["arms"]}
+    model = dataclasses.replace(config.model, ffn=from_plain(PlainFFN | GatedFFN, blocks[arm]))
+    schedule = dataclasses.replace(config.schedule, peak=PEAK)
+    config = dataclasses.replace(
+        config,
+        model=model,
+        schedule=schedule,
+        seed=seed,
+        sequences=STEPS * config.batch[0].size,
+        engine=plain_engine(config),
+    )
+    place.run.mkdir(parents=True, exist_ok=True)
+    job.run(config, Workspace(folder=place.run, inputs={"pack": place.pack}))
+
+
+def plain_engine(config: PretrainConfig) -> EngineConfig:
+    """The engine of the run on one thread, not compiled, without checkpoints on the way."""
+    often = {"checkpoint_every": 10**6, "keep_every": None}
+    return dataclasses.replace(config.engine, threads=1, compile="off", **often)
 
 
 def carve(place: Place) -> dict[str, float]:
@@ -181,13 +214,10 @@ def further(
     total = source.total_sequences(packed_length(pack).sequences(source.context))
     batch = source.batch[-1].size
     sequences = batch * round(share * source.batches(total).num_steps)
-    engine = dataclasses.replace(
-        source.engine, threads=1, compile="off", checkpoint_every=10**6, keep_every=10**6
-    )
     return dataclasses.replace(
         source,
         model=model,
-        engine=engine,
+        engine=plain_engine(source),
         evaluate=None,
         trackers=(),
         first_sequence=source.first_sequence + total,
@@ -208,12 +238,13 @@ def measure(args: argparse.Namespace) -> None:
     facts = processor_facts()
     for arm, seed, way, share in planned():
         key = f"{arm} {seed} {way} {share}"
-        if key in {line["key"] for line in read(args.out)}:
+        if arm not in args.arms or key in {line["key"] for line in read(args.out)}:
             continue
         if args.until and time.strftime("%H:%M") >= args.until:
             return
         name, begun = f"{arm}_s{seed}", time.process_time()
-        place = Place(run=args.models / name, pack=args.pack, work=args.work / name)
+        place = Place(run=args.models / name, pack=args.study / "pack", work=args.work / name)
+        pretrain(args.study, arm, seed, place)
         values = carve(place) if way == "carve" else {"loss": train(place, way, share)}
         line = {"key": key, "arm": arm, "seed": seed, "way": way, "share": share, **values}
         line |= {"cpu_seconds": round(time.process_time() - begun, 1), **facts}
@@ -277,8 +308,9 @@ def _row(name: str, values: list[list[float]], limit: float | None = None) -> st
 def main() -> None:
     """Measure, or print the tables of a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
-    for name in ("models", "pack", "work", "out", "tables"):
+    for name in ("study", "models", "work", "out", "tables"):
         parser.add_argument(f"--{name}", type=Path)
+    parser.add_argument("--arms", nargs="+", default=ARMS, help="activations of this process")
     parser.add_argument("--until", default="", help="HH:MM after which nothing more begins")
     args = parser.parse_args()
     if args.tables:
