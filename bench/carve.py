@@ -3,10 +3,9 @@
 This plan was committed before the first counted run; settings of the carve are the defaults of `stamm run
 adapt.carve`, and no number of a model that is counted was seen before.
 
-Models   SwiGLU, ReLU^2 and xIELU decoders of about 1.3 million parameters, seeds 101 to 103, 768 steps of 1,024 tokens
-         of novels in English and French, with the settings of the runs of `compare.evidence_scale` in FOLDER, and
-         the peak rate 0.002 for all, which nobody tuned; a model that MODELS/<arm>_s<seed> has is used as it is.
-         The method was tuned on another model and another text
+Models   SwiGLU, ReLU^2 and xIELU decoders of 1.28 million parameters, seeds 101 to 103, 768 steps of 1,024 tokens of
+         novels in English and French, rates tuned alike by `compare.evidence_scale`: MODELS/<arm>_s<seed> with its
+         model/, config.json and tokenizer/, and MODELS/pack. The method was tuned on another model and another text
 Texts    experts are fitted on 16,384 tokens of the training split; all losses are of 16,384 tokens of the
          held-out split, nats per token, above the dense model: the cost
 
@@ -37,7 +36,7 @@ What it cannot show: anything about models that use their width (these are train
 of experts, or speed. Intervals are over seeds of the model and its order of data, with one pair of texts.
 Where time ends before the plan does, the tables state the count of seeds.
 
-Run      python -m bench.carve --study FOLDER --models MODELS --work FOLDER --out FILE.jsonl [--until HH:MM] [--arms ARM ...]
+Run      python -m bench.carve --models MODELS --work FOLDER --out FILE.jsonl [--minutes N] [--arms ARM ...]
          python -m bench.carve --tables FILE.jsonl
 Resumes  a line of the file is a finished measurement; one that is there is not repeated
 """
@@ -47,6 +46,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -64,11 +64,9 @@ from stamm.adapt.config import CarveConfig, carved_config, swapped_config
 from stamm.adapt.records import CarveFile
 from stamm.adapt.refit import copy_weights, fit_layers
 from stamm.adapt.sample import mean_loss
-from stamm.base.config import from_plain
-from stamm.base.files import read_json
 from stamm.base.schema import read_record
 from stamm.engine.config import EngineConfig
-from stamm.models.config import Experts, GatedFFN, PlainFFN
+from stamm.models.config import Experts
 from stamm.models.decoder import Decoder
 from stamm.models.serialization import load_decoder, save_decoder
 from stamm.observe.ruler import find_thresholds, skipped_units
@@ -84,7 +82,6 @@ ARMS, SEEDS = ("swiglu", "relu2", "xielu"), (101, 102, 103)
 EXPERTS = Experts(count=8, active=4)
 CANDIDATES, SHARES = 12, (0.05, 0.02, 0.01)
 CONFIG = CarveConfig(experts=EXPERTS, threads=1, tokens=16_384)
-PEAK, STEPS = 0.002, 768
 
 
 def planned() -> Iterator[tuple[str, int, str, float]]:
@@ -111,34 +108,13 @@ class Place:
     def workspace(self, folder: Path) -> Workspace:
         """Inputs of `adapt.carve`, with its output in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
-        tokenizer = self.pack.parent / "tokenizer"
+        tokenizer = self.run / "tokenizer"
         inputs = {"start": self.run / "model", "tokenizer": tokenizer, "pack": self.pack}
         return Workspace(folder=folder, inputs=inputs)
 
     def parent(self, config: CarveConfig = CONFIG) -> Parent:
         """The dense model with its texts."""
         return open_parent(config, self.workspace(self.work / "texts"))
-
-
-def pretrain(study: Path, arm: str, seed: int, place: Place) -> None:
-    """A model of the plan, in its place, unless it is there."""
-    if (place.run / "model").is_dir():
-        return
-    settings = read_json(study / "config.json")["config"]
-    config = from_plain(PretrainConfig, settings["pretrain"])
-    blocks = {one["name"]: one["ffn"] for one in settings["arms"]}
-    model = dataclasses.replace(config.model, ffn=from_plain(PlainFFN | GatedFFN, blocks[arm]))
-    schedule = dataclasses.replace(config.schedule, peak=PEAK)
-    config = dataclasses.replace(
-        config,
-        model=model,
-        schedule=schedule,
-        seed=seed,
-        sequences=STEPS * config.batch[0].size,
-        engine=plain_engine(config),
-    )
-    place.run.mkdir(parents=True, exist_ok=True)
-    job.run(config, Workspace(folder=place.run, inputs={"pack": place.pack}))
 
 
 def plain_engine(config: PretrainConfig) -> EngineConfig:
@@ -258,17 +234,19 @@ def further(
 
 
 def measure(args: argparse.Namespace) -> None:
-    """The measurements of the plan that the file does not have, until the time is over."""
-    facts = processor_facts()
+    """The measurements of the plan that the file does not have, of models that are there, until the time is over."""
+    facts, started = processor_facts(), time.monotonic()
     for arm, seed, way, share in planned():
         key = f"{arm} {seed} {way} {share}"
         if arm not in args.arms or key in {line["key"] for line in read(args.out)}:
             continue
-        if args.until and time.strftime("%H:%M") >= args.until:
+        if time.monotonic() - started > 60 * args.minutes:
             return
         name, begun = f"{arm}_s{seed}", time.process_time()
-        place = Place(run=args.models / name, pack=args.study / "pack", work=args.work / name)
-        pretrain(args.study, arm, seed, place)
+        place = Place(run=args.models / name, pack=args.models / "pack", work=args.work / name)
+        if not (place.run / "tokenizer" / "tokenizer.json").is_file():
+            print(f"{key}: {place.run} is not there yet", flush=True)
+            continue
         parts = {"carve": carve, "ruler": ruler}
         values = parts[way](place) if way in parts else {"loss": train(place, way, share)}
         line = {"key": key, "arm": arm, "seed": seed, "way": way, "share": share, **values}
@@ -339,10 +317,10 @@ def _row(name: str, values: list[list[float]], limit: float | None = None) -> st
 def main() -> None:
     """Measure, or print the tables of a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
-    for name in ("study", "models", "work", "out", "tables"):
+    for name in ("models", "work", "out", "tables"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--arms", nargs="+", default=ARMS, help="activations of this process")
-    parser.add_argument("--until", default="", help="HH:MM after which nothing more begins")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="nothing begins later")
     args = parser.parse_args()
     if args.tables:
         print("\n".join(tables(read(args.tables))))
