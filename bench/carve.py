@@ -36,7 +36,7 @@ What it cannot show: anything about models that use their width (these are train
 of experts, or speed. Intervals are over seeds of the model and its order of data, with one pair of texts.
 Where time ends before the plan does, the tables state the count of seeds.
 
-Run      python -m bench.carve --models MODELS --work FOLDER --out FILE.jsonl [--minutes N] [--arms ARM ...]
+Run      python -m bench.carve --models MODELS --work FOLDER --out FILE.jsonl [--minutes N] [--arms ARM ...] [--untrained]
          python -m bench.carve --tables FILE.jsonl
 Resumes  a line of the file is a finished measurement; one that is there is not repeated
 """
@@ -238,7 +238,11 @@ def measure(args: argparse.Namespace) -> None:
     facts, started = processor_facts(), time.monotonic()
     for arm, seed, way, share in planned():
         key = f"{arm} {seed} {way} {share}"
-        if arm not in args.arms or key in {line["key"] for line in read(args.out)}:
+        if (
+            arm not in args.arms
+            or (args.untrained and share)
+            or key in {line["key"] for line in read(args.out)}
+        ):
             continue
         if time.monotonic() - started > 60 * args.minutes:
             return
@@ -320,6 +324,7 @@ def main() -> None:
     for name in ("models", "work", "out", "tables"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--arms", nargs="+", default=ARMS, help="activations of this process")
+    parser.add_argument("--untrained", action="store_true", help="parts 1 and 3 alone")
     parser.add_argument("--minutes", type=float, default=math.inf, help="nothing begins later")
     args = parser.parse_args()
     if args.tables:

@@ -143,7 +143,7 @@ def _blocks(decoder: Decoder) -> list[Any]:
     return [layer.mlp for layer in decoder.model.layers]
 
 
-def _oracle(carve: BlockCarve, experts: Experts, down_DC: Tensor, x: Tensor, h: Tensor) -> Tensor:
+def _oracle(carve: BlockCarve, experts: Experts, down_DC: Tensor, h: Tensor) -> Tensor:
     sizes = expert_sizes(h.flatten(0, -2), down_DC, carve.order, experts)
     sizes = sizes.view(*h.shape[:-1], experts.routed)
     chosen = torch.zeros_like(sizes).scatter(-1, sizes.topk(experts.chosen, dim=-1).indices, 1.0)
