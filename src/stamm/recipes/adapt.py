@@ -28,6 +28,7 @@ from stamm.evaluate.steps import evaluate_step
 from stamm.losses.config import Density
 from stamm.models.config import DecoderConfig, Experts
 from stamm.models.self_guide import without_guide
+from stamm.optim.config import CustomOptimizer, GroupRule
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
 from stamm.pages.config import ReportConfig
 from stamm.pretrain.config import InitialWeights, PretrainConfig
@@ -38,6 +39,10 @@ from stamm.recipes.start_model import start_model
 from stamm.recipes.study import MANIFEST
 from stamm.reports.steps import report_step
 from stamm.runs.job import Step
+
+
+FROZEN_ROUTER = GroupRule(pattern=r"\.router\.", lr_factor=0.0)
+"""Scores of a carved router are small: updates of the size of the learning rate would choose other experts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +149,10 @@ class CarveRecipe:
         """As in `AdaptRecipe`."""
         config = replace(self.carve, experts=self._experts())
         wanted = partial(carved_config, experts=config.experts)
-        return _steps(self, _Change(name="carve", arm="carved", config=config, wanted=wanted), root)
+        change = _Change(
+            name="carve", arm="carved", config=config, wanted=wanted, rules=(FROZEN_ROUTER,)
+        )
+        return _steps(self, change, root)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,12 +210,14 @@ class _Change:
     name     its kind and folder
     arm      the changed model that was trained on
     wanted   the decoder after the change; ConfigError when the change does not fit it
+    rules    of the optimizer that trains the changed model on
     """
 
     name: str
     arm: str
     config: ReplacementConfig | CarveConfig | SparsifyConfig
     wanted: Callable[[DecoderConfig], DecoderConfig]
+    rules: tuple[GroupRule, ...] = ()
 
 
 _Recipe = AdaptRecipe | CarveRecipe | SparsifyRecipe
@@ -284,14 +294,20 @@ def _training(
             law="linear",
         ),
     )
-    changed, density = (change.wanted(source.model), f"{change.name}/model"), further.density
-    models = {change.arm: (*changed, density)}
-    if density is not None:
-        models["no_density"] = (*changed, replace(density, weight=0.0))
+    changed, weights = replace(config, model=change.wanted(source.model)), f"{change.name}/model"
+    if change.rules and not isinstance(source.optimizer, CustomOptimizer):
+        optimizer = source.optimizer
+        changed = replace(
+            changed, optimizer=replace(optimizer, groups=(*change.rules, *optimizer.groups))
+        )
+    arms = {change.arm: (replace(changed, density=further.density), weights)}
+    if further.density is not None:
+        control = replace(further.density, weight=0.0)
+        arms["no_density"] = (replace(changed, density=control), weights)
     if further.control:
-        models["control"] = (source.model, start.model, None)
+        arms["control"] = (config, start.model)
     steps: list[Step] = []
-    for name, (model, weights, density) in models.items():
+    for name, (settings, weights) in arms.items():
         arm, begin = f"arms/{name}", InitialWeights(checkpoint=weights, moments="restart")
         inputs = {
             "pack": os.path.relpath(pack, root), "begin": weights, "tokenizer": start.tokenizer
@@ -300,7 +316,7 @@ def _training(
             pretrain_step(
                 f"pretrain.{name}",
                 arm,
-                replace(config, model=model, begin=begin, density=density),
+                replace(settings, begin=begin),
                 inputs,
                 external=start.external,
                 costly=True,
