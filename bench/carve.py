@@ -121,8 +121,9 @@ class Place:
 
 def plain_engine(config: PretrainConfig) -> EngineConfig:
     """The engine of the run on one thread, not compiled, without checkpoints on the way."""
-    often = {"checkpoint_every": 10**6, "keep_every": None}
-    return dataclasses.replace(config.engine, threads=1, compile="off", **often)
+    return dataclasses.replace(
+        config.engine, threads=1, compile="off", checkpoint_every=10**6, keep_every=None
+    )
 
 
 def carve(place: Place) -> dict[str, float]:
@@ -174,7 +175,8 @@ def _pruned(decoder: Decoder, samples: list[BlockSample]) -> Decoder:
 def ruler(place: Place) -> dict[str, float]:
     """Part 3: shares of skipped units with SwiGLU and with ReGLU, and their losses above the dense ones."""
     parent = place.parent(dataclasses.replace(CONFIG, tokens=8192))
-    old, texts, values = parent.decoder, parent.texts, {}
+    old, texts = parent.decoder, parent.texts
+    values: dict[str, float] = {}
     new = Decoder(swapped_config(old.config, "reglu")).eval()
     fits = fit_layers(old, new.config.ffn.spec, texts.fitted, CONFIG.batch_tokens)
     copy_weights(old, new, fits)

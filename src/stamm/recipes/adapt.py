@@ -28,7 +28,7 @@ from stamm.evaluate.steps import evaluate_step
 from stamm.losses.config import Density
 from stamm.models.config import DecoderConfig, Experts
 from stamm.models.self_guide import without_guide
-from stamm.optim.config import CustomOptimizer, GroupRule
+from stamm.optim.config import GroupRule
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
 from stamm.pages.config import ReportConfig
 from stamm.pretrain.config import InitialWeights, PretrainConfig
@@ -39,7 +39,6 @@ from stamm.recipes.start_model import start_model
 from stamm.recipes.study import MANIFEST
 from stamm.reports.steps import report_step
 from stamm.runs.job import Step
-
 
 FROZEN_ROUTER = GroupRule(pattern=r"\.router\.", lr_factor=0.0)
 """Scores of a carved router are small: updates of the size of the learning rate would choose other experts."""
@@ -294,12 +293,9 @@ def _training(
             law="linear",
         ),
     )
-    changed, weights = replace(config, model=change.wanted(source.model)), f"{change.name}/model"
-    if change.rules and not isinstance(source.optimizer, CustomOptimizer):
-        optimizer = source.optimizer
-        changed = replace(
-            changed, optimizer=replace(optimizer, groups=(*change.rules, *optimizer.groups))
-        )
+    groups, weights = (*change.rules, *source.optimizer.groups), f"{change.name}/model"
+    optimizer = replace(source.optimizer, groups=groups)
+    changed = replace(config, model=change.wanted(source.model), optimizer=optimizer)
     arms = {change.arm: (replace(changed, density=further.density), weights)}
     if further.density is not None:
         control = replace(further.density, weight=0.0)
