@@ -148,7 +148,7 @@ class DecoderStack(nn.Module):
         attention: AttentionInputs | None,
         epsilon: float,
     ) -> tuple[Tensor, Tensor]:
-        """What `forward` returns, and the mean over layers of the density of each token's units, (B, T)."""
+        """The output of `forward`, and the mean over layers of the density of each token's units, (B, T)."""
         densities: list[Tensor] = []
         x_BTD = self.before_norm(
             tokens_BT, document_BT, attention=attention, epsilon=epsilon, densities=densities
