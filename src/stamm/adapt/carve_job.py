@@ -71,7 +71,9 @@ def run(config: CarveConfig, workspace: Workspace) -> None:
     loss = mean_loss(decoder, texts.measured, config.batch_tokens)
     arms = tuple(_arms(parent, config, new, balanced, random, static))
     progress.advance(2, "controls measured")
-    carved_loss = mean_loss(_carved(decoder, new, balanced), texts.measured, config.batch_tokens)
+    carved_loss = mean_loss(
+        carved_decoder(decoder, new, balanced), texts.measured, config.batch_tokens
+    )
     progress.advance(3, "measured")
     stored = store_change("carve", config, workspace, parent, new, (loss, carved_loss))
     decoded, multiplied = _decoded(new, texts.measured)
@@ -117,8 +119,8 @@ def _arms(
 
     for name, draws in (("balanced", [balanced]), ("random", random)):
         ways: tuple[tuple[str, bool, list[float]], ...] = (
-            ("linear", False, [loss(_carved(decoder, new, c, refit=False)) for c in draws]),
-            ("linear", True, [loss(_carved(decoder, new, c, refit=True)) for c in draws]),
+            ("linear", False, [loss(carved_decoder(decoder, new, c, refit=False)) for c in draws]),
+            ("linear", True, [loss(carved_decoder(decoder, new, c, refit=True)) for c in draws]),
             ("oracle", False, [oracle(carves) for carves in draws]),
         )
         for router, refit, losses in ways:
@@ -135,7 +137,7 @@ def _blocks(decoder: Decoder) -> list[Any]:
     return [layer.mlp for layer in decoder.model.layers]
 
 
-def _oracle(carve: BlockCarve, experts: Experts, down_DC: Tensor, x: Tensor, h: Tensor) -> Tensor:
+def _oracle(carve: BlockCarve, experts: Experts, down_DC: Tensor, h: Tensor) -> Tensor:
     sizes = expert_sizes(h.flatten(0, -2), down_DC, carve.order, experts)
     sizes = sizes.view(*h.shape[:-1], experts.routed)
     chosen = torch.zeros_like(sizes).scatter(-1, sizes.topk(experts.chosen, dim=-1).indices, 1.0)
@@ -144,7 +146,7 @@ def _oracle(carve: BlockCarve, experts: Experts, down_DC: Tensor, x: Tensor, h: 
 
 
 @torch.no_grad()
-def _carved(
+def carved_decoder(
     old: Decoder, new: Decoder, carves: Sequence[BlockCarve], *, refit: bool = True
 ) -> Decoder:
     """`new` with the weights of `old`, units in the order of the experts, and the routers."""

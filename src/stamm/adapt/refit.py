@@ -6,7 +6,7 @@ With h the old and k the new outputs of the activation (of a gated block: times 
 
 c is the output scale of `activations.fit`: without the sum over tokens V would be c W.
 
-Letters: N tokens of a batch without padding, C units of a block, D width of the residual stream.
+Letters: N tokens without padding, C units of a block, D width of the residual stream.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from stamm.activations.codegen.kernel_lookup import kernel_of
 from stamm.activations.fit import ActivationFit, fit_activation, up_factor
 from stamm.activations.module import GatedActivation
 from stamm.activations.spec import Spec
-from stamm.adapt.blocks import block_samples
-from stamm.adapt.sample import multiplies_function, sample_layers, token_batches
+from stamm.adapt.blocks import BlockSample, block_samples
+from stamm.adapt.sample import multiplies_function, sample_layers
 from stamm.base.errors import DataError
 from stamm.models.decoder import Decoder
-from stamm.observe.taps import tapped
 
 RIDGE = 1e-3
-_LARGEST = 2 * 2**30  # bytes of the sums of one pass over the text
+_CHUNK = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,75 +96,46 @@ def refit_layers(
 ) -> list[RefitMatrix]:
     """The last matrix of every block of `decoder`, for the activation `spec` with the shapes of `fits`.
 
-    Memory   three C x C matrices a layer, in float64; the text is read again for each 2 GiB of them
+    Memory   three C x C matrices in float64, beside those of `block_samples`
     Checked  tests/unit/adapt/test_refit.py
     """
-    width = max(decoder.config.ffn_of(layer).width for layer in range(len(fits)))
-    together = max(1, _LARGEST // (3 * 8 * width * width))
-    matrices: list[RefitMatrix] = []
-    for first in range(0, len(fits), together):
-        sums = [
-            _Sums(decoder.model.layers[first + offset].mlp, spec, fit)
-            for offset, fit in enumerate(fits[first : first + together])
-        ]
-        hooks = {
-            f"layers.{n}.mlp.act_fn": layer_sums.add for n, layer_sums in enumerate(sums, first)
-        }
-        with tapped(decoder, hooks):
-            for batch_BT, real_BT in token_batches(sequences, batch_tokens):
-                for layer_sums in sums:
-                    layer_sums.real_BT = real_BT
-                decoder.model(batch_BT[:, :-1])
-        matrices += [layer_sums.result() for layer_sums in sums]
-    return matrices
+    samples = zip(
+        decoder.model.layers, block_samples(decoder, sequences, batch_tokens), strict=True
+    )
+    return [
+        _refit(layer.mlp, sample, spec, fit)
+        for (layer, sample), fit in zip(samples, fits, strict=True)
+    ]
 
 
-class _Sums:
-    """The hook of one block's activation that adds up products of old and new outputs.
+def _refit(block: Any, sample: BlockSample, spec: Spec, fit: ActivationFit) -> RefitMatrix:
+    kernel, values = kernel_of(spec), tuple(spec.effective_values(fit.raw).values())
+    is_gated, down_DC = isinstance(block.act_fn, GatedActivation), sample.down.double()
+    first = block.gate_proj if is_gated else block.up_proj
+    old_CC, mixed_CC, new_CC = torch.zeros(3, *2 * (down_DC.shape[1],), dtype=torch.float64)
+    for x_ND, h_NC in zip(
+        torch.split(sample.x, _CHUNK), torch.split(sample.h, _CHUNK), strict=True
+    ):
+        wide_NC = h_NC.double()
+        k_NC = kernel.value(fit.input_scale * first(x_ND).double(), values)
+        if is_gated:
+            k_NC = k_NC * up_factor(spec, fit.up_scale * block.up_proj(x_ND).double())
+        old_CC += wide_NC.T @ wide_NC
+        mixed_CC += k_NC.T @ wide_NC
+        new_CC += k_NC.T @ k_NC
+    ridge = RIDGE * float(new_CC.diagonal().mean())
+    eye = torch.eye(len(new_CC), dtype=torch.float64)
+    target_CD = mixed_CC @ down_DC.T + ridge * fit.output_scale * down_DC.T
+    refit_DC = torch.linalg.solve(new_CC + ridge * eye, target_CD).T.float()
+    whole = float(((down_DC @ old_CC) * down_DC).sum())
 
-    real_BT   the inputs of the next batch that are not padding
-    """
-
-    def __init__(self, block: Any, spec: Spec, fit: ActivationFit) -> None:
-        self.real_BT = torch.zeros(0, 0, dtype=torch.bool)
-        self._is_gated = isinstance(block.act_fn, GatedActivation)
-        self._weight_DC = block.down_proj.weight.double()
-        self._spec, self._up_scale = spec, fit.up_scale
-        self._kernel, self._scale, self._behind = kernel_of(spec), fit.input_scale, fit.output_scale
-        self._values = tuple(spec.effective_values(fit.raw).values())
-        units = self._weight_DC.shape[1]
-        self._old, self._mixed, self._new = (
-            torch.zeros(units, units, dtype=torch.float64) for _ in range(3)
-        )
-
-    def add(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Add the products of a batch."""
-        h_NC = output[self.real_BT].double()
-        k_NC = self._kernel.value(self._scale * inputs[0][self.real_BT].double(), self._values)
-        if self._is_gated:
-            u_NC = self._up_scale * inputs[1][self.real_BT].double()
-            k_NC = k_NC * up_factor(self._spec, u_NC)
-        self._old += h_NC.T @ h_NC
-        self._mixed += k_NC.T @ h_NC
-        self._new += k_NC.T @ k_NC
-
-    def result(self) -> RefitMatrix:
-        """The matrix, from all batches."""
-        ridge = RIDGE * float(self._new.diagonal().mean())
-        eye = torch.eye(len(self._new), dtype=torch.float64)
-        target_CD = self._mixed @ self._weight_DC.T + ridge * self._behind * self._weight_DC.T
-        refit_DC = torch.linalg.solve(self._new + ridge * eye, target_CD).T
-        return RefitMatrix(
-            weight=refit_DC.float(),
-            error=self._error(refit_DC.float().double()),
-            scaled=self._error(self._behind * self._weight_DC),
-        )
-
-    def _error(self, refit_DC: Tensor) -> float:
-        whole = float(((self._weight_DC @ self._old) * self._weight_DC).sum())
-        mixed = float(((refit_DC @ self._mixed) * self._weight_DC).sum())
-        new = float(((refit_DC @ self._new) * refit_DC).sum())
+    def error(matrix_DC: Tensor) -> float:
+        mixed = float(((matrix_DC @ mixed_CC) * down_DC).sum())
+        new = float(((matrix_DC @ new_CC) * matrix_DC).sum())
         return (whole - 2 * mixed + new) / whole if whole > 0 else 0.0
+
+    scaled = error(fit.output_scale * down_DC)
+    return RefitMatrix(weight=refit_DC, error=error(refit_DC.double()), scaled=scaled)
 
 
 @torch.no_grad()

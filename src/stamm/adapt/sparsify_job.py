@@ -197,7 +197,7 @@ def _random_loss(
 ) -> float:
     """The loss when as many of the acting units are 0 at random."""
 
-    def weigh(kept: float, random: torch.Generator, x: Tensor, h: Tensor) -> Tensor:
+    def weigh(kept: float, random: torch.Generator, h: Tensor) -> Tensor:
         return (torch.rand(h.shape, generator=random) < kept).to(h.dtype)
 
     shares = [(1 - s) / (1 - z) if z < 1 else 1.0 for z, s in zip(zeros, skipped, strict=True)]

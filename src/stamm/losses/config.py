@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from stamm.base.bounds import AtLeastOne, at_least, within
+from stamm.base.bounds import AtLeastOne, NotNegative, Positive, at_least, within
 from stamm.base.config import Bounded
 
 Rule = Literal["stamm", "released", "report"]
@@ -28,3 +28,20 @@ class Goldfish(Bounded):
     h: AtLeastOne = 50
     hash: Literal["stamm", "apertus"] = "stamm"
     salt: Annotated[int, within("[0, 2^64)")] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Density(Bounded):
+    """Density loss: weight times the mean of h^2 / (h^2 + epsilon) over the units of all feed-forward blocks.
+
+    h is the output of the activation, in a gated block times up. The mean is a smooth count of the
+    units that are not 0, as Geman and McClure's function (1985).
+
+    weight    0: the mean is recorded and changes nothing
+    epsilon   a unit with h^2 = epsilon counts half; the units that act behind a threshold have f >= 1
+    """
+
+    MAIN_FIELD: ClassVar = "weight"
+
+    weight: NotNegative = 0.1
+    epsilon: Positive = 1.0

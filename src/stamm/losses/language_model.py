@@ -17,11 +17,14 @@ class LossOutput(NamedTuple):
     nll          negative log-likelihood in nats per kept token, the same quantity with and without
                  z-loss: what runs are compared by; no gradient
     z            z_loss times the mean of log(Z)^2 over the kept tokens; 0 without z-loss; no gradient
+    density      mean of h^2 / (h^2 + epsilon), not weighted, where `Decoder.losses` is given a `Density`;
+                 its weighted value is part of `loss`; no gradient
     """
 
     loss: Tensor
     nll: Tensor
     z: Tensor
+    density: Tensor | None = None
 
 
 def masked_cross_entropy(

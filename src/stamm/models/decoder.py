@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from stamm.activations.module import Activation, GatedActivation
 from stamm.base.errors import ConfigError, DataError, visible
 from stamm.base.files import sha256_bytes
+from stamm.losses.config import Density
 from stamm.losses.language_model import LossOutput, masked_cross_entropy
 from stamm.losses.sequence import sequence_log_probs
 from stamm.models.attention import Attention, KVCache
@@ -55,25 +56,28 @@ class DecoderLayer(nn.Module):
         rotation: tuple[Tensor, Tensor],
         mask: Mask,
         cache: KVCache | None = None,
-    ) -> Tensor:
-        """The layer's output, same shape as its input."""
+        epsilon: float | None = None,
+    ) -> Any:
+        """The layer's output, same shape as its input; with `epsilon` also the density of its units, (B, T)."""
         if self.recompute and torch.is_grad_enabled():
-            again: Tensor = checkpoint(
-                self._forward, x_BTD, rotation, mask, use_reentrant=False, preserve_rng_state=False
-            )
-            return again
-        return self._forward(x_BTD, rotation, mask, cache)
+            given = (x_BTD, rotation, mask, None, epsilon)
+            return checkpoint(self._forward, *given, use_reentrant=False, preserve_rng_state=False)
+        return self._forward(x_BTD, rotation, mask, cache, epsilon)
 
     def _forward(
         self,
         x_BTD: Tensor,
         rotation: tuple[Tensor, Tensor],
         mask: Mask,
-        cache: KVCache | None = None,
-    ) -> Tensor:
+        cache: KVCache | None,
+        epsilon: float | None,
+    ) -> Any:
         x_BTD = x_BTD + self.self_attn(self.attention_layernorm(x_BTD), rotation, mask, cache)
-        y_BTD: Tensor = x_BTD + self.mlp(self.feedforward_layernorm(x_BTD))
-        return y_BTD if self.steering_D is None else y_BTD + self.steering_D
+        block = self.mlp(self.feedforward_layernorm(x_BTD), epsilon=epsilon)
+        added_BTD, *density = (block,) if epsilon is None else block
+        y_BTD = x_BTD + added_BTD
+        y_BTD = y_BTD if self.steering_D is None else y_BTD + self.steering_D
+        return (y_BTD, *density) if density else y_BTD
 
 
 class DecoderStack(nn.Module):
@@ -118,16 +122,38 @@ class DecoderStack(nn.Module):
         caches: list[KVCache] | None = None,
         start: int = 0,
         attention: AttentionInputs | None = None,
+        epsilon: float | None = None,
+        densities: list[Tensor] | None = None,
     ) -> Tensor:
-        """The residual stream behind the last layer, before the final norm; arguments of `forward`."""
+        """The residual stream behind the last layer, before the final norm; arguments of `forward`.
+
+        densities   list that gets the density of each layer's units, with `epsilon`
+        """
         x_BTD: Tensor = self.embed_tokens(tokens_BT)
         if attention is None:
             length = tokens_BT.shape[1]
             attention = attention_inputs(self, length, document_BT, x_BTD.dtype, start)
         for index, layer in enumerate(self.layers):
             cache = None if caches is None else caches[index]
-            x_BTD = layer(x_BTD, attention.rotation, attention.mask, cache)
+            x_BTD = layer(x_BTD, attention.rotation, attention.mask, cache, epsilon)
+            if densities is not None:
+                x_BTD, density_BT = x_BTD
+                densities.append(density_BT)
         return x_BTD
+
+    def with_density(
+        self,
+        tokens_BT: Tensor,
+        document_BT: Tensor | None,
+        attention: AttentionInputs | None,
+        epsilon: float,
+    ) -> tuple[Tensor, Tensor]:
+        """The output of `forward`, and the mean over layers of the density of each token's units, (B, T)."""
+        densities: list[Tensor] = []
+        x_BTD = self.before_norm(
+            tokens_BT, document_BT, attention=attention, epsilon=epsilon, densities=densities
+        )
+        return self.norm(x_BTD), torch.stack(densities).mean(0)
 
     @property
     def frequencies(self) -> Tensor:
@@ -183,13 +209,20 @@ class Decoder(nn.Module):
         document_BT: Tensor | None = None,
         attention: AttentionInputs | None = None,
         z_loss: float = 0.0,
+        density: Density | None = None,
     ) -> LossOutput:
         """The losses of the kept targets, divided by `kept`; the whole logits are never in memory.
 
         document_BT, attention   as in `DecoderStack.forward`
+        density                  of the units at the inputs of the kept targets; None: not computed
         """
-        hidden_BTD = self.model(tokens_BT, document_BT, attention=attention)
-        return masked_cross_entropy(
+        if density is None:
+            hidden_BTD = self.model(tokens_BT, document_BT, attention=attention)
+        else:
+            hidden_BTD, density_BT = self.model.with_density(
+                tokens_BT, document_BT, attention, density.epsilon
+            )
+        output = masked_cross_entropy(
             hidden_BTD.flatten(0, 1),
             self.lm_head.weight,
             target_BT.flatten(),
@@ -197,6 +230,11 @@ class Decoder(nn.Module):
             kept=kept,
             z_loss=z_loss,
         )
+        if density is None:
+            return output
+        share = (density_BT * keep_BT).sum() / max(kept, 1.0)
+        loss = output.loss + density.weight * share if density.weight else output.loss
+        return output._replace(loss=loss, density=share.detach())
 
     def sequence_log_probs(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from stamm.activations.module import Activation, GatedActivation, build_activation
@@ -22,10 +24,10 @@ class PlainFeedForward(nn.Module):
         self.router = Router(d_model, config.experts) if config.experts else None
         self.memory = config.memory
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The block's output, same shape as `x`."""
-        projections = [self.up_proj]
-        return feed_forward(x, projections, self.act_fn, self.down_proj, self.memory, self.router)
+    def forward(self, x: Tensor, epsilon: float | None = None) -> Any:
+        """The block's output, same shape as `x`; with `epsilon` also the density of its units, (...)."""
+        after = (self.act_fn, self.down_proj, self.memory, self.router)
+        return feed_forward(x, [self.up_proj], *after, epsilon)
 
 
 class GatedFeedForward(nn.Module):
@@ -40,10 +42,10 @@ class GatedFeedForward(nn.Module):
         self.router = Router(d_model, config.experts) if config.experts else None
         self.memory = config.memory
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The block's output, same shape as `x`."""
-        projections = [self.gate_proj, self.up_proj]
-        return feed_forward(x, projections, self.act_fn, self.down_proj, self.memory, self.router)
+    def forward(self, x: Tensor, epsilon: float | None = None) -> Any:
+        """The block's output, same shape as `x`; with `epsilon` also the density of its units, (...)."""
+        after = (self.act_fn, self.down_proj, self.memory, self.router)
+        return feed_forward(x, [self.gate_proj, self.up_proj], *after, epsilon)
 
 
 def build_ffn(d_model: int, config: PlainFFN | GatedFFN) -> nn.Module:

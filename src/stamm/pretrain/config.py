@@ -24,7 +24,7 @@ from stamm.base.errors import ConfigError
 from stamm.base.user_code import NAMES_CODE, code_files, is_reference
 from stamm.engine.config import EngineConfig
 from stamm.evaluate.config import BuiltInTask, is_task_file, task_inputs
-from stamm.losses.config import Goldfish, Rule
+from stamm.losses.config import Density, Goldfish, Rule
 from stamm.models.config import DecoderConfig
 from stamm.models.lora_config import Lora
 from stamm.optim.config import AdEMAMix, CustomOptimizer, Muon, OptimizerConfig
@@ -233,6 +233,11 @@ class DecoderTrainingConfig(TrainingConfig):
         """Weight of the mean of log(Z)^2 in next-token prediction."""
         return 0.0
 
+    @property
+    def density(self) -> Density | None:
+        """Density loss of the feed-forward units in next-token prediction; None: none."""
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(DecoderTrainingConfig):
@@ -245,6 +250,7 @@ class PretrainConfig(DecoderTrainingConfig):
                    end token, as in its report
     z_loss         weight of the mean of log(Z)^2, which keeps logits from drifting; recorded as a
                    separate metric
+    density        density loss of the feed-forward units, recorded as a separate metric; None: none
     objective      "next-token", or a subclass of it, "mine.py:MyObjective"
                    (docs/extending/objective.md)
     pack           folder of the packed corpus; empty where a recipe packs one itself
@@ -259,6 +265,7 @@ class PretrainConfig(DecoderTrainingConfig):
     goldfish: Goldfish | None = field(default_factory=Goldfish)
     masks: Rule = "stamm"
     z_loss: NotNegative = 0.0
+    density: Density | None = None
     objective: str = field(default=NEXT_TOKEN, metadata=NAMES_CODE)
     pack: str = ""
     foreign: MegatronFiles | None = None
@@ -276,6 +283,7 @@ class PretrainConfig(DecoderTrainingConfig):
             ),
             ("objective", *objective_check(self.objective)),
             ("pack", not (self.pack and self.foreign), "is given, and foreign too"),
+            *density_checks(self),
         )
 
     def user_code(self) -> dict[str, str]:
@@ -296,6 +304,19 @@ class PretrainConfig(DecoderTrainingConfig):
                 fix="Add documents, or lower batch.0.size or context",
             )
         return total
+
+
+def density_checks(config: PretrainConfig) -> list[tuple[str, bool, str]]:
+    """Where the density loss cannot be computed, for `validate`."""
+    if config.density is None:
+        return []
+    dense, own = config.model.ffn.experts is None, config.objective != NEXT_TOKEN
+    ways = config.engine.parallel.tensor
+    return [
+        ("density", dense, "is of dense blocks, and the model has experts: set density=none"),
+        ("density", not own, f"is part of next-token prediction, not of {config.objective}"),
+        ("density", ways == 1, f"needs all units of a block: engine.parallel.tensor = {ways}"),
+    ]
 
 
 def objective_check(name: str) -> tuple[bool, str]:

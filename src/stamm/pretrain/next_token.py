@@ -6,7 +6,7 @@ from stamm.engine.objective import StepLoss
 from stamm.pretrain.dataset import TokenBatch
 from stamm.pretrain.sequence_objective import SequenceObjective
 
-LOSS, Z_LOSS = "train/loss_nats", "train/z_loss_nats"
+LOSS, Z_LOSS, DENSITY = "train/loss_nats", "train/z_loss_nats", "train/unit_density"
 
 
 class NextToken(SequenceObjective[TokenBatch]):
@@ -33,10 +33,13 @@ class NextToken(SequenceObjective[TokenBatch]):
             num_loss_tokens,
             attention=self.attention(batch.document_BT),
             z_loss=self._config.z_loss,
+            density=self._config.density,
         )
         metrics = {LOSS: losses.nll}
         if self._config.z_loss:
             metrics[Z_LOSS] = losses.z
+        if losses.density is not None:
+            metrics[DENSITY] = losses.density
         return StepLoss(losses.loss, metrics)
 
     def metrics(self, step: int) -> dict[str, float]:

@@ -28,8 +28,10 @@ from stamm.base.config import Bounded, validate
 from stamm.base.errors import ConfigError
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.steps import evaluate_step
+from stamm.losses.config import Density
 from stamm.models.config import DecoderConfig, Experts
 from stamm.models.self_guide import without_guide
+from stamm.optim.config import GroupRule
 from stamm.optim.schedules import BatchStage, WarmupStableDecay
 from stamm.pages.config import ReportConfig
 from stamm.pretrain.config import InitialWeights, PretrainConfig
@@ -41,6 +43,9 @@ from stamm.recipes.study import MANIFEST
 from stamm.reports.steps import report_step
 from stamm.runs.job import Step
 
+FROZEN_ROUTER = GroupRule(pattern=r"\.router\.", lr_factor=0.0)
+"""Scores of a carved router are small: updates of the size of the learning rate would choose other experts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FurtherTraining(Bounded):
@@ -50,12 +55,15 @@ class FurtherTraining(Bounded):
     warmup_share   share of the tokens in which the rate rises; then it falls linearly to 0
     control      whether the unchanged model is trained on alike, for the cost of the change
     pack         packed corpus; None: the run's own, from where it stopped reading
+    density      density loss of the changed model; beside it `arms/no_density`, the same training with
+                 weight 0. None: none
     """
 
     peak: Positive | None = None
     warmup_share: Annotated[float, within("[0, 1)")] = 0.05
     control: bool = True
     pack: str | None = None
+    density: Density | None = None
 
 
 def _held_out() -> EvaluateConfig:
@@ -143,7 +151,10 @@ class CarveRecipe:
         """As in `AdaptRecipe`."""
         config = replace(self.carve, experts=self._experts())
         wanted = partial(carved_config, experts=config.experts)
-        return _steps(self, _Change(name="carve", arm="carved", config=config, wanted=wanted), root)
+        change = _Change(
+            name="carve", arm="carved", config=config, wanted=wanted, rules=(FROZEN_ROUTER,)
+        )
+        return _steps(self, change, root)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,12 +230,14 @@ class _Change:
     name     its kind and folder
     arm      the changed model that was trained on
     wanted   the decoder after the change; ConfigError when the change does not fit it
+    rules    of the optimizer that trains the changed model on
     """
 
     name: str
     arm: str
     config: ReplacementConfig | CarveConfig | SparsifyConfig
     wanted: Callable[[DecoderConfig], DecoderConfig]
+    rules: tuple[GroupRule, ...] = ()
 
 
 _Recipe = AdaptRecipe | CarveRecipe | SparsifyRecipe
@@ -232,6 +245,10 @@ _Recipe = AdaptRecipe | CarveRecipe | SparsifyRecipe
 
 def _steps(recipe: _Recipe, change: _Change, root: Path) -> tuple[Step, ...]:
     start = start_model(recipe.run, recipe.arm, root)
+    if recipe.training.density is not None and not recipe.tokens:
+        raise ConfigError(
+            "training.density is a part of further training, and tokens = 0", fix="Set tokens=N"
+        )
     trained = _pretraining(recipe, start, root) if recipe.tokens else None
     changed = [change.wanted(config).ffn for config in (start.decoder,) if config]
     checks = activation_steps(changed if trained else [])
@@ -299,11 +316,17 @@ def _training(
             law="linear",
         ),
     )
-    models = {change.arm: (change.wanted(source.model), f"{change.name}/model")}
+    groups, weights = (*change.rules, *source.optimizer.groups), f"{change.name}/model"
+    optimizer = replace(source.optimizer, groups=groups)
+    changed = replace(config, model=change.wanted(source.model), optimizer=optimizer)
+    arms = {change.arm: (replace(changed, density=further.density), weights)}
+    if further.density is not None:
+        control = replace(further.density, weight=0.0)
+        arms["no_density"] = (replace(changed, density=control), weights)
     if further.control:
-        models["control"] = (source.model, start.model)
+        arms["control"] = (config, start.model)
     steps: list[Step] = []
-    for name, (model, weights) in models.items():
+    for name, (settings, weights) in arms.items():
         arm, begin = f"arms/{name}", InitialWeights(checkpoint=weights, moments="restart")
         inputs = {
             "pack": os.path.relpath(pack, root), "begin": weights, "tokenizer": start.tokenizer
@@ -312,7 +335,7 @@ def _training(
             pretrain_step(
                 f"pretrain.{name}",
                 arm,
-                replace(config, model=model, begin=begin),
+                replace(settings, begin=begin),
                 inputs,
                 external=start.external,
                 costly=True,

@@ -142,7 +142,7 @@ def test_what_is_observed_keeps_its_memory_policy(call: str) -> None:
     elif call == "refit":
         refit_layers(decoder, spec_of("relu"), [_fit({}), _fit({})], TEXT, 200)
     else:
-        with weighted(decoder, [lambda _x, units: torch.zeros_like(units)] * 2), torch.no_grad():
+        with weighted(decoder, [torch.zeros_like] * 2), torch.no_grad():
             x_BTD = decoder.model.embed_tokens(torch.tensor([TEXT[3]]))
             assert not layers[0].mlp(x_BTD).any()
     assert [layer.mlp.memory for layer in layers] == [Recompute()] * 2

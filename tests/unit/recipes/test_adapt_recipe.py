@@ -9,6 +9,7 @@ import pytest
 
 from stamm.adapt.config import CarveConfig, ReplacementConfig, SparsifyConfig
 from stamm.base.errors import ConfigError, StammError
+from stamm.losses.config import Density
 from stamm.models.config import Experts, PlainFFN
 from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.adapt import (
@@ -41,6 +42,24 @@ def test_training_goes_on_from_both_models_where_the_run_stopped(
     assert steps["pretrain.control"].inputs["begin"].endswith("arms/xielu/model")
     alone = replace(recipe, training=FurtherTraining(control=False)).steps(tmp_path)
     assert "pretrain.control" not in {step.name for step in alone}
+
+
+def test_the_control_of_the_density_loss_is_the_same_training_without_it(
+    smoke_run: Path, tmp_path: Path
+) -> None:
+    training = FurtherTraining(density=Density(weight=0.2))
+    given = {"run": str(smoke_run), "arm": "swiglu", "tokens": 8 * 256, "training": training}
+    recipe = SparsifyRecipe(activation="reglu", perplexity=1.01, **given)
+    steps = {step.name: step.config for step in recipe.steps(tmp_path)}
+    sparse, without = steps["pretrain.sparse"], steps["pretrain.no_density"]
+    assert isinstance(sparse, PretrainConfig) and isinstance(without, PretrainConfig)
+    assert sparse.density == Density(weight=0.2) and without.density == Density(weight=0.0)
+    assert replace(sparse, density=without.density) == without
+    assert steps["pretrain.control"].density is None
+    with pytest.raises(ConfigError, match="tokens = 0"):
+        replace(recipe, tokens=0).steps(tmp_path)
+    with pytest.raises(ConfigError, match="the model has experts"):
+        CarveRecipe(**given).steps(tmp_path)
 
 
 def test_an_activation_of_the_users_own_is_checked_first(smoke_run: Path, tmp_path: Path) -> None:
