@@ -55,7 +55,8 @@ def stress_figure(record: StressFile, command: str) -> Figure:
                 low, middle, high = zip(*above, strict=True)
                 axes.plot(x, middle, "o-", ms=3, color=series(number), label=name)
                 axes.fill_between(x, low, high, color=series(number), alpha=0.2, lw=0)
-            axes.set_yscale("symlog", linthresh=0.01)
+            if any(0.01 < y < math.inf for y in high):
+                axes.set_yscale("symlog", linthresh=0.01)
             axes.set_xlabel("noise over rms" if kind == "noise" else f"bit of {kind}")
         panels[0].set_ylabel("nats per token above no fault")
         legend(panels[0])

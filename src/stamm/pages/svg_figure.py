@@ -20,7 +20,7 @@ import matplotlib
 from matplotlib.axes import Axes as Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from stamm.pages.text import one_line
 from stamm.pages.theme import LIGHT, drawn, painted_in, themed
@@ -125,6 +125,8 @@ def _painted(
         FigureCanvasSVG(drawing)
         axes = drawing.subplots(1, panels, squeeze=False)[0]
         paint(list(axes))
+        for each in axes:
+            _plain_powers(each)
         yield drawing
 
 
@@ -153,6 +155,15 @@ def whole_steps(axes: Axes) -> None:
     """An x axis of steps: whole numbers only, with its name."""
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _plain_powers(axes: Axes) -> None:
+    """Plain numbers on logarithmic axes: matplotlib labels powers by mathematics, which is not parsed here."""
+    for axis in (axes.xaxis, axes.yaxis):
+        if isinstance(axis.get_major_formatter(), LogFormatter):
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        if isinstance(axis.get_minor_formatter(), LogFormatter):
+            axis.set_minor_formatter(NullFormatter())
 
 
 def log_scale(axes: Axes) -> None:

@@ -15,7 +15,7 @@ from stamm.pages import theme
 from stamm.pages.config import ReportConfig
 from stamm.pages.figure import thinned
 from stamm.pages.formatting import fixed, percent, signed, smoothed, spaced
-from stamm.pages.svg_figure import draw, legend, legend_name
+from stamm.pages.svg_figure import Axes, draw, legend, legend_name
 from stamm.pages.text import excerpt, one_line
 
 
@@ -157,3 +157,14 @@ def test_settings_out_of_bounds_are_refused() -> None:
         ReportConfig(excerpt_characters=1)
     with pytest.raises(ConfigError, match="smoothing"):
         ReportConfig(smoothing=0.0)
+
+
+@pytest.mark.parametrize("scale", ["log", "symlog"])
+def test_logarithmic_axes_have_plain_numbers(scale: str) -> None:
+    def paint(panels: list[Axes]) -> None:
+        panels[0].plot([0.002, 3, 800], [0.1, 20, 7000])
+        panels[0].set_xscale(scale)
+        panels[0].set_yscale(scale)
+
+    shown = "".join(ElementTree.fromstring(draw("powers", 2.0, paint)).itertext())
+    assert "1000" in shown and "$" not in shown
