@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -70,19 +71,21 @@ def _with_parameters(
 
     Parameters have a default, so that every recipe can be listed; values are typed by their annotations.
     """
-    parameters = inspect.signature(build, eval_str=True).parameters
-    if not parameters:
-        return build, list(overrides)
-    kind = dataclasses.make_dataclass(
-        build.__name__,
-        [
-            (name, p.annotation, dataclasses.field(default=p.default))
-            for name, p in parameters.items()
-        ],
-        frozen=True,
-    )
+    parameters = inspect.signature(build).parameters
     own = [text for text in overrides if _first_key(text) in parameters]
-    values = dataclasses.asdict(override(kind(), own))
+    if not own:
+        return build, list(overrides)
+    parameters = inspect.signature(build, eval_str=True).parameters
+    fields = [
+        (
+            name,
+            one.annotation,
+            dataclasses.field(default_factory=functools.partial(copy, one.default)),
+        )
+        for name, one in parameters.items()
+    ]
+    kind = dataclasses.make_dataclass(build.__name__, fields, frozen=True)
+    values = vars(override(kind(), own))
     return functools.partial(build, **values), [text for text in overrides if text not in own]
 
 
@@ -171,6 +174,9 @@ def _find(word: str) -> tuple[str, Any]:
         and not name.startswith("_")
         and all(p.default is not p.empty for p in inspect.signature(value).parameters.values())
     }
+    plain = [name for name in own if not inspect.signature(own[name]).parameters]
+    if not function and file.stem not in own and len(plain) == 1:
+        function = plain[0]  # the others may be its helpers
     if not function and len(own) > 1 and file.stem not in own:
         raise ConfigError(
             f"{path} has {len(own)} recipes",

@@ -97,6 +97,21 @@ def test_a_copy_of_the_recipe_takes_the_same_parameters(tmp_path: Path) -> None:
     assert built_in.overrides == tuple(changes)
 
 
+def test_a_function_with_parameters_beside_a_recipe_is_its_helper(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from __future__ import annotations\n"
+        "from typing import TYPE_CHECKING\n"
+        "from stamm.recipes.catalog import get\n"
+        "if TYPE_CHECKING:\n    from stamm.recipes.compare import Comparison\n"
+        "def point(size: float = 0.35, sizes: list[int] = []) -> Comparison:\n"
+        "    return get('compare.ladder').build()\n"
+        "def small() -> Comparison:\n    return point()\n"
+    )
+    assert resolve(str(mine), []).name == "mine.small"
+    assert resolve(f"{mine}:point", ["seeds=1,2"]).name == "mine.point"
+
+
 def test_own_rates_of_an_arm_are_checked_as_those_of_all() -> None:
     changed = build(smoke, "arms.1.overrides.rates=1e-3,4e-3", "tuning.refinements=0")
     assert [len(changed.tuning_of(arm.name).rates) for arm in changed.arms] == [3, 2, 3]
