@@ -125,7 +125,7 @@ def passages(tokens: int) -> Iterator[dict[str, Any]]:
 
         write_shard(pack / "train-00000", parts(), 8)
         shards = [{"name": "train-00000", "tokens": tokens, "sha256": {}}]
-        splits = {"train": {"tokens": tokens, "shards": shards}}
+        splits = {"train": {"documents": 1, "tokens": tokens, "shards": shards}}
         write_json(pack / "manifest.json", {"schema": 2, "vocabulary": 2**15, "splits": splits})
         split = PackedSplit.open(pack, "train")
         for length in (100, 4096):

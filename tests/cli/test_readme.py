@@ -71,6 +71,7 @@ def test_a_command_of_the_readme_runs(
     for name, sentence in (("german", "Der Hund schläft."), ("english", "The dog is asleep.")):
         text = "".join(json.dumps({"text": f"{sentence} {n}. " * 8}) + "\n" for n in range(8))
         (tmp_path / f"{name}.jsonl").write_text(text)
+    (tmp_path / "answer.txt").write_text("All human beings are born free and equal in dignity.")
     (tmp_path / "requests.txt").write_text("https://unicode.org/*\n")
     words = shlex.split(line)[1:]
     if {"release", "receipt.json"} & {*words[1:]}:

@@ -46,7 +46,7 @@ def packed(folder: Path, documents: list[list[int]], vocabulary: int) -> Path:
     write_shard(folder / "train-00000", (np.array(tokens) for tokens in documents), 8)
     count = sum(map(len, documents))
     shards = [{"name": "train-00000", "tokens": count, "sha256": {}}]
-    splits = {"train": {"tokens": count, "shards": shards}}
+    splits = {"train": {"documents": len(documents), "tokens": count, "shards": shards}}
     write_json(folder / "manifest.json", {"schema": 2, "vocabulary": vocabulary, "splits": splits})
     return folder
 
