@@ -41,6 +41,11 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
+    kinds = ["plain"] if options.plain else ["plain", "AVX-512", "AVX2"]
+    if options.steps < 3 * len(kinds):
+        parser.error(
+            f"--steps {options.steps}: at least {3 * len(kinds)}, of which two of each kind do not count"
+        )
     study: Any = {"evidence": evidence_activations, "demo": demo}[options.model]()
     (arm,) = (arm for arm in study.arms if arm.name == "xielu")
     base = study.pretrain
@@ -52,7 +57,6 @@ def main() -> None:
         base, model=replace(base.model, ffn=arm.ffn), engine=engine, evaluate=None,
         sequences=options.steps * base.batch[0].size, schedule=replace(base.schedule, peak=1e-3),
     )  # fmt: skip
-    kinds = ["plain"] if options.plain else ["plain", "AVX-512", "AVX2"]
     spent: dict[str, list[float]] = {kind: [] for kind in kinds}
     step: Any = Trainer._step
 

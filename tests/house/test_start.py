@@ -34,6 +34,10 @@ def test_verbs_of_trained_models_load_nothing_heavy_before_they_use_a_model() ->
     assert not _loaded("import stamm.evaluate.verb, stamm.audit.verb, stamm.observe.verb")
 
 
+def test_the_check_of_a_release_sets_the_environment_of_its_run_before_torch_is_loaded() -> None:
+    assert "torch" not in _loaded("import stamm.cli.verify, stamm.release.verification")
+
+
 def test_models_load_without_sympy() -> None:
     code = (
         "from stamm.models.config import DecoderConfig\n"

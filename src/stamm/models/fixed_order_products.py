@@ -92,7 +92,8 @@ def _product(name: str, original: Any, keyset: Any, *tensors: Tensor, **options:
         result: Tensor = original.call_boxed(keyset, *tensors, **options)
         return result
     shape = torch.Size((*left.shape[:-1], right.shape[-1]))
-    writes = given is not None and _is_writable(given, shape, tensors)
+    others = [left, right, *(x for x in added if x is not given)]
+    writes = given is not None and _is_writable(given, shape, others)
     y = given if writes and given is not None else left.new_empty(shape)
     beta, alpha = float(options.get("beta", 1)), float(options.get("alpha", 1))
     adds = bool(added) and beta != 0
@@ -118,10 +119,10 @@ def _is_supported(left: Tensor, right: Tensor, others: Sequence[Tensor]) -> bool
     )
 
 
-def _is_writable(given: Tensor, shape: torch.Size, tensors: Sequence[Tensor]) -> bool:
-    """Whether the result can be added up in `given`, which no other tensor of the product shares."""
+def _is_writable(given: Tensor, shape: torch.Size, others: Sequence[Tensor]) -> bool:
+    """Whether the result can be added up in `given`, which shares no memory with `others`."""
     storage = given.untyped_storage().data_ptr()
-    shared = any(x is not given and x.untyped_storage().data_ptr() == storage for x in tensors)
+    shared = any(x.untyped_storage().data_ptr() == storage for x in others)
     return (
         given.shape == shape and (given.is_contiguous() or given.mT.is_contiguous()) and not shared
     )

@@ -65,7 +65,8 @@ def train_decoder(
     check      a check of the data that the first checkpoint waits for; None: none
     until      the step to stop at; None: the last
 
-    Raises   what `engine.trainer_setup.fit` and `engine.portable_bits.check_portable` raise, and ConfigError for what is not an objective
+    Raises   what `engine.trainer_setup.fit` and `engine.portable_bits.check_portable` raise, and ConfigError for
+             what is not an objective
     """
 
     def objective(decoder: Decoder) -> Objective:

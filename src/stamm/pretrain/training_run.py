@@ -299,8 +299,7 @@ def _note_manifest(
                     f"not {begun}",
                     fix="Restore it, or train in another folder with --out",
                 )
-        begun = read_json(path, MANIFEST_FIX).get("arithmetic")
-        if facts and begun != facts["arithmetic"]:
+        if facts and read_json(path, MANIFEST_FIX).get("arithmetic") != facts["arithmetic"]:
             raise DataError(
                 f"engine.portable_bits: {workspace.folder} was started where kernels, libraries or the compiler give"
                 " other bits",

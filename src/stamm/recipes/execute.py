@@ -183,6 +183,10 @@ class RecipeRun:
                 fix="Use one of them",
             )
         self._jobs = jobs
+        # Of finished steps, too: after an interruption the others have the environment that they would have had.
+        use_portable_code(
+            *map(to_plain, (self.recipe.config, *(step.config for step in self.steps)))
+        )
         with self.folder.locked():
             self.folder.open()
             if self.folder.state() == "complete" and not self.pending():
@@ -191,7 +195,6 @@ class RecipeRun:
                 return False
             (self.root / "log").mkdir(exist_ok=True)
             self.executed = True
-            use_portable_code(*(to_plain(step.config) for step in self.pending()))
             with contextlib.ExitStack() as files:
                 log = (self.root / "log" / "run.log").open("a", encoding="utf-8")
                 files.enter_context(log)

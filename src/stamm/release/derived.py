@@ -51,8 +51,7 @@ from stamm.release.layout import (
     arm_folder,
     export_folder,
 )
-from stamm.release.records import ReceiptsFile, ReleaseFile
-from stamm.release.verify import Problem
+from stamm.release.records import Problem, ReceiptsFile, ReleaseFile
 from stamm.runs.model_outputs import HEAD, read_chat_record
 from stamm.version import VERSION
 

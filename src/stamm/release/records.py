@@ -109,3 +109,11 @@ class ConsentReceipt:
             raise FieldError("other", "the place and the content of a leaf")
         if len(self.path) > 256:
             raise FieldError("path", "at most 256 hashes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something in a released folder that does not hold: the file, and what is wrong with it."""
+
+    file: str
+    what: str

@@ -3,9 +3,9 @@
 The verifier gives the seed that picks them, after the release is published: of N segments of which one is
 forged, k picked ones contain it with probability k / N.
 
-On a machine that computes as that of the run did (with `engine.portable_bits`, whatever its processor), each file of the checkpoint and each metric must have the
-same bits. Elsewhere kernels round differently, and training amplifies it. The distance between both results is
-then compared with how far the segment moved the weights:
+On a machine that computes as that of the run did (with `engine.portable_bits`, whatever its processor), each
+file of the checkpoint and each metric must have the same bits. Elsewhere kernels round differently, and training
+amplifies it. The distance between both results is then compared with how far the segment moved the weights:
 
   deviation = |replayed - published| / |published - weights at the start of the segment|
 

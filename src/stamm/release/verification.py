@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import os
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stamm.base.errors import ConfigError, DataError
+from stamm.base.errors import ConfigError, DataError, StammError
 from stamm.base.extras import missing_library
 from stamm.base.files import read_json
 from stamm.base.processor import use_portable_code
@@ -19,14 +20,13 @@ from stamm.base.schema import read_record
 from stamm.release.checksums import list_files
 from stamm.release.consent_proof import verify_receipt
 from stamm.release.layout import RECORD, RUN, SIGNATURE, arm_folder
-from stamm.release.records import ConsentReceipt, ReleaseFile
-from stamm.release.verify import Problem
-from stamm.release.verify import verify as problems_of
+from stamm.release.records import ConsentReceipt, Problem, ReleaseFile
 
 if TYPE_CHECKING:
     from stamm.release.replay import Replay
 
-# Both need libraries that a check of hashes does not.
+# The last two need libraries that a check of hashes does not.
+_FILES = "stamm.release.verify:verify"
 _DEEP, _REPLAY = "stamm.release.derived:derived_problems", "stamm.release.replay:replay"
 
 
@@ -117,7 +117,9 @@ def verify(
         return _receipt(root, Path(release) if release else None)
     if release:
         raise ConfigError(f"--release is given, and {root} is not the file of a receipt")
-    reported, derived = problems_of(root, public), list[str]()
+    if replay is not None:
+        _set_environment(root)
+    reported, derived = _loaded(_FILES)(root, public), list[str]()
     if deep:
         reported = itertools.chain(reported, _loaded(_DEEP)(root, derived.append))
     problems = tuple(reported if all else itertools.islice(reported, 1))
@@ -125,8 +127,6 @@ def verify(
     if replay is not None and not problems:
         seed = secrets.randbits(32) if seed is None else seed
         corpus = Path(pack) if pack else root / RUN / "pack"
-        released = root / arm_folder(read_record(ReleaseFile, root / RECORD).arm)
-        use_portable_code(read_json(released / "config.json"))  # before torch is loaded
         replayed = _loaded(_REPLAY)(root, corpus, replay, seed)
         problems = tuple(_replay_problems(replayed))
     return Verification(
@@ -139,6 +139,15 @@ def verify(
         replayed=replayed,
         seed=seed,
     )
+
+
+def _set_environment(root: Path) -> None:
+    """Set the environment of a run with portable bits, which torch reads when it is loaded."""
+    for path in root.glob(f"{arm_folder('*')}/config.json"):
+        # What is damaged is found by the checks. A pipe would never end.
+        with contextlib.suppress(StammError, OSError, RecursionError):
+            if path.is_file():
+                use_portable_code(read_json(path))
 
 
 def _receipt(path: Path, release: Path | None) -> Verification:

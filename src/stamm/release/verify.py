@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +27,9 @@ from stamm.release.layout import (
     arm_folder,
     export_folder,
 )
-from stamm.release.records import ReleaseFile
+from stamm.release.records import Problem, ReleaseFile
 from stamm.release.signature import signature_problem
 from stamm.runs.model_outputs import CHANGE, DECODER, KEY, WEIGHTS, WEIGHTS_KEY, read_change
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """Something in a released folder that does not hold: the file, and what is wrong with it."""
-
-    file: str
-    what: str
 
 
 def verify(folder: Path, key: Path | None = None) -> Iterator[Problem]:

@@ -149,14 +149,33 @@ def test_empty_factors_other_dtypes_and_errors_are_torchs() -> None:
     double = normal(5, 6).double()
     assert (double @ double.T).dtype == torch.float64
     square = normal(8, 8)
-    expected = square + square @ square
-    assert torch.allclose(square.clone().addmm_(square, square), expected)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         normal(2, 3) @ normal(4, 5)
-    with pytest.raises(RuntimeError, match="shape"):
+    with pytest.raises(RuntimeError, match="should match"):
         normal(1, 8).addmm_(square, square)
     resized = torch.empty(0)
     assert torch.mm(square, square, out=resized).equal(square @ square)
+
+
+IN_PLACE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "addmm_ left": lambda x, y: x.addmm_(x, y),
+    "addmm_ both": lambda x, _: x.addmm_(x, x),
+    "mm left": lambda x, y: torch.mm(x, y, out=x),
+    "mm transposed": lambda x, y: torch.mm(y, x.mT, out=x),
+    "addmm right": lambda x, y: torch.addmm(y, y, x, out=x),
+    "addmm added": lambda x, y: torch.addmm(x, y, y, out=x),
+    "addmm view": lambda x, y: torch.addmm(x.mT, y, y, out=x),
+}
+
+
+@pytest.mark.parametrize("form", IN_PLACE)
+def test_a_result_may_be_written_over_any_argument(form: str) -> None:
+    x, y = normal(300, 300), normal(300, 300, seed=1)
+    expected = {
+        "addmm_ left": x + x @ y, "addmm_ both": x + x @ x, "mm left": x @ y, "mm transposed": y @ x.T,
+        "addmm right": y + y @ x, "addmm added": x + y @ y, "addmm view": x.T + y @ y,
+    }[form]  # fmt: skip
+    assert torch.allclose(IN_PLACE[form](x, y), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

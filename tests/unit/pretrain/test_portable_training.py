@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from stamm.base.errors import ConfigError, RunError
+from stamm.base.files import read_json
 from stamm.base.processor import PORTABLE, use_portable_code
 from stamm.engine.config import EngineConfig, Parallel
 from stamm.optim.config import Muon
 from stamm.pretrain import job
+from stamm.recipes.execute import RecipeRun
+from stamm.recipes.resolve import Resolved
 from stamm.runs.job import Workspace
 from tests.unit.trained_run import config_of, corpus, same_run
 
@@ -73,6 +76,42 @@ def test_bits_are_those_of_other_processors_and_plain_ones_are_not(pack: Path) -
     assert replayed["same"] == replayed["problems"] == []
     assert len(replayed["others"]) == 1 and replayed["others"][0].startswith("arithmetic ")
     assert f"{'0' * 64} there" in replayed["others"][0]
+
+
+RECIPE = """
+from tests.unit.trained_run import config_of
+from stamm.engine.config import EngineConfig
+
+def toy():
+    return config_of("pack", engine=EngineConfig(threads=1, compile="off"))
+"""
+
+
+def test_the_command_sets_the_environment_before_torch_is_loaded(pack: Path) -> None:
+    folder = pack.parent
+    (folder / "toy.py").write_text(RECIPE)
+    command = "run toy.py engine.portable_bits=true --out runs/toy"
+    subprocess.run([sys.executable, "-m", "stamm", *command.split()], cwd=folder, check=True)
+    (manifest,) = folder.glob("runs/toy/arms/*/manifest.json")
+    recorded = read_json(manifest)
+    assert recorded["capability"] == "AVX2" and len(recorded["arithmetic"]) == 64
+
+
+def test_finished_steps_decide_the_environment_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluations after an interruption compute as they would have without it."""
+    for name in PORTABLE:
+        monkeypatch.setenv(name, "other")
+    (tmp_path / "manifest.json").write_text("{}")
+    for portable in (False, True):
+        engine = EngineConfig(compile="off", portable_bits=portable)
+        config = config_of(tmp_path, engine=engine)
+        execution = RecipeRun(Resolved("toy", config, (), config), tmp_path / f"run{portable}")
+        monkeypatch.setattr(execution, "pending", list)
+        monkeypatch.setattr(execution.folder, "state", lambda: "complete")
+        assert not execution.execute(quiet=True)
+        assert (os.environ["MKL_CBWR"] == PORTABLE["MKL_CBWR"]) == portable
 
 
 def test_a_process_that_cannot_compute_portably_refuses(pack: Path, tmp_path: Path) -> None:

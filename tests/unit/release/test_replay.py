@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from safetensors.torch import save_file
 from bench import replay as bench
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json, sha256_file, write_json
+from stamm.base.processor import PORTABLE
 from stamm.base.schema import write_record
 from stamm.cli.main import main
 from stamm.engine.checkpoint_files import order_names, read_state, write_state
 from stamm.release import replay as replaying
 from stamm.release.checksums import write_sums
-from stamm.release.records import ReleaseFile
+from stamm.release.records import Problem, ReleaseFile
 from stamm.release.replay import Replay, picked_segments, replay
 from stamm.release.verification import verify
 from stamm.runs.model_outputs import weights_sha256
@@ -199,11 +201,36 @@ def test_what_cannot_be_replayed_is_refused(place: Path) -> None:
         verify(release, seed=3)
 
 
+def test_a_release_with_portable_bits_sets_the_environment_before_its_files_are_checked(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def portable(*_: object) -> Iterator[Any]:
+        return iter([Problem(file="environment", what=os.environ["MKL_CBWR"])])
+
+    for name in PORTABLE:
+        monkeypatch.setenv(name, "other")
+    monkeypatch.setattr("stamm.release.verify.verify", portable)
+    config = place / "release/run/arms/toy/config.json"
+    plain = read_json(config)
+    engine = plain["config"]["engine"] | {"portable_bits": True}
+    asking = json.dumps({"config": plain["config"] | {"engine": engine}})
+    for text in (config.read_text(), "{", "[" * 9000, '{"config": []}'):
+        config.write_text(text)
+        assert verify(place / "release", replay=1).problems[0].what == "other"
+    config.write_text(asking)
+    assert verify(place / "release").problems[0].what == "other"
+    assert verify(place / "release", replay=1).problems[0].what == PORTABLE["MKL_CBWR"]
+    monkeypatch.setenv("MKL_CBWR", "other")
+    config.unlink()
+    os.mkfifo(config)
+    assert verify(place / "release", replay=1).problems[0].what == "other"
+
+
 def test_the_verb_replays_what_the_seed_picks(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     release: Any = place / "release"
-    monkeypatch.setattr("stamm.release.verification.problems_of", lambda *_: iter(()))
+    monkeypatch.setattr("stamm.release.verify.verify", lambda *_: iter(()))
     write_sums(release)
     given = ["verify", str(release), "--replay", "2", "--seed", "7", "--pack", str(place / "pack")]
     assert main(given) == 0
