@@ -94,6 +94,7 @@ QUICK: dict[str, list[tuple[str, str]]] = {
     ],
     "pii": [("--corpus DEMO/rights.jsonl.zst", r"stamm +email 1\.000[^$]*phone +\d+\.\d MB/s")],
     "plan_time": [("--cases small --seconds 0.01 --threads 1 --no-compile", r"small +12 +\d+\.\d")],
+    "portable_bits": [("--plain --steps 3", r'"ms": \{"plain": \[\d')],
     "robots": [("--addresses 2", r"\d   shuffled\n")],
     "sampling": [
         (
@@ -119,6 +120,7 @@ QUICK: dict[str, list[tuple[str, str]]] = {
     ],
 }
 ELSEWHERE = {
+    "carve": "tests/unit/adapt/test_carve_bench.py",
     "corpus_stamm": "tests/cli/test_benchmarks.py",  # the half of "corpus" that is run above
     "gpu_page": "tests/house/test_gpu_page.py",
     "plan_memory": "tests/unit/pretrain/test_plan_benches.py",
@@ -144,7 +146,7 @@ SETS = (  # that `bench.classifiers` reads
     "us-speeches/speeches", "peps/peps", "18f-blog/posts", "helm-docs/docs", "bible-pd/chapters",
     "eval/xquad", "eval/xcopa", "instruct-gsm8k/gsm8k",
 )  # fmt: skip
-COMPILE = ("attention", "cpu", "entries", "gpu", "gpu_training", "optimizer")  # need a C++ compiler
+COMPILE = ("attention", "cpu", "entries", "gpu", "gpu_training", "optimizer", "portable_bits")  # need a C++ compiler
 MAY_MISS = ("start",)  # exits with 1 where a machine is slower than its aims
 
 
