@@ -146,7 +146,15 @@ SETS = (  # that `bench.classifiers` reads
     "us-speeches/speeches", "peps/peps", "18f-blog/posts", "helm-docs/docs", "bible-pd/chapters",
     "eval/xquad", "eval/xcopa", "instruct-gsm8k/gsm8k",
 )  # fmt: skip
-COMPILE = ("attention", "cpu", "entries", "gpu", "gpu_training", "optimizer", "portable_bits")  # need a C++ compiler
+COMPILE = (
+    "attention",
+    "cpu",
+    "entries",
+    "gpu",
+    "gpu_training",
+    "optimizer",
+    "portable_bits",
+)  # need a C++ compiler
 MAY_MISS = ("start",)  # exits with 1 where a machine is slower than its aims
 
 

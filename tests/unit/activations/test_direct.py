@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import sys
@@ -374,6 +375,21 @@ def test_a_prepared_process_uses_the_operation_from_its_first_call(
     assert calls._kernels[x.dtype] is not None
 
 
+def test_operators_are_registered_once_whatever_the_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch ends a process that registers one twice: the object is not loaded again from another folder."""
+    assert direct._operation() is not None
+    text = Path(direct.__file__).with_name("direct.cpp").read_text()
+    before = build.function(text, "add_kernel", torch_headers=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    build.function.cache_clear()
+    after = build.function(text, "add_kernel", torch_headers=True)
+    address = ctypes.c_void_p
+    assert ctypes.cast(after, address).value == ctypes.cast(before, address).value
+    assert not list(tmp_path.rglob("*.so"))
+
+
 class _Compiler:
     """A compiler of `direct.cpp` that ends when it is told to; the shared object is the true one."""
 
@@ -391,7 +407,7 @@ class _Compiler:
         monkeypatch.setattr(build, "compiled", self._compiled)
         monkeypatch.setattr(build, "is_built", lambda *_, **__: self.may_end.is_set())
         build.function.cache_clear()
-        build._loaded.cache_clear()
+        monkeypatch.setattr(build, "_LOADED", {})
 
     def _compiled(self, source: str, *, torch_headers: bool = False) -> Path:
         if not torch_headers:  # a kernel

@@ -42,6 +42,7 @@ _SECONDS = 300  # for a kernel; xielu takes 1
 _SECONDS_OF_TORCH = 3600  # of wall time, for a source with torch's headers: 13 of an idle processor
 _ABANDONED = 12 * _SECONDS  # the age from which a compile folder is abandoned
 _ASKED = 20  # for an answer
+_LOADED: dict[str, ctypes.CDLL] = {}
 _RUNNING: set[int] = set()  # process ids of compilers, each with a process group of its own
 _PROBE = """#include "pointwise.h"
 using namespace stamm;
@@ -99,13 +100,16 @@ def _key(source: str, compiler: str, torch_headers: bool) -> str:
     return sha256_value([source, headers, command, _version(compiler), torch.__version__])
 
 
-@lru_cache(maxsize=256)
 def _loaded(source: str, torch_headers: bool = False) -> ctypes.CDLL:
-    path = compiled(source, torch_headers=torch_headers)
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise RunError(f"{path} cannot be loaded: {error}", fix="Delete it") from error
+    """The loaded object of `source`: once in a process, since torch ends one that registers an operator twice."""
+    key = sha256_value([source, torch_headers])
+    if key not in _LOADED:
+        path = compiled(source, torch_headers=torch_headers)
+        try:
+            _LOADED[key] = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise RunError(f"{path} cannot be loaded: {error}", fix="Delete it") from error
+    return _LOADED[key]
 
 
 def compiled(source: str, *, torch_headers: bool = False) -> Path:
