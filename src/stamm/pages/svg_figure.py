@@ -125,8 +125,8 @@ def _painted(
         FigureCanvasSVG(drawing)
         axes = drawing.subplots(1, panels, squeeze=False)[0]
         paint(list(axes))
-        for each in axes:
-            _plain_powers(each)
+        for panel in axes:
+            _plain_powers(panel)
         yield drawing
 
 
