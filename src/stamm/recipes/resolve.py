@@ -79,10 +79,10 @@ def _with_parameters(
     fields = [
         (
             name,
-            one.annotation,
-            dataclasses.field(default_factory=functools.partial(copy, one.default)),
+            parameter.annotation,
+            dataclasses.field(default_factory=functools.partial(copy, parameter.default)),
         )
-        for name, one in parameters.items()
+        for name, parameter in parameters.items()
     ]
     kind = dataclasses.make_dataclass(build.__name__, fields, frozen=True)
     values = vars(override(kind(), own))
