@@ -77,7 +77,7 @@ def test_a_plan_lists_runs_and_cost_and_leaves_nothing(stamm: Stamm, tmp_path: P
     lines = planned.stdout.splitlines()
     assert len(lines) < 36 and max(map(len, lines)) <= 80
     last = " ".join(lines[-6:])  # the answer is what stays in view
-    assert "with power 0.8" in last and "name a pilot" in last
+    assert "with power 0.8" in last and "pilot=FOLDER takes" in last
     assert list(tmp_path.iterdir()) == []
 
 

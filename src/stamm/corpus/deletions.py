@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stamm.base.errors import DataError
-from stamm.corpus.consent.hosts import normalize_host
-from stamm.corpus.consent.policies import named_domain
+from stamm.corpus.consent.hosts import named_domain, normalize_host
 from stamm.corpus.consent.robots_matcher import decoded, escaped, path_of
 from stamm.corpus.documents import ID_DIGITS, LONGEST_FIELD, clean_field
 from stamm.corpus.tables import columns

@@ -35,9 +35,8 @@ from stamm.losses.goldfish import coverage
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.forget.config import ForgetConfig
-from stamm.pretrain.forget.documents import read_spans
 from stamm.pretrain.forget.records import FORGET, ForgetFile
-from stamm.pretrain.forget.sequences import RemainingSequences
+from stamm.pretrain.forget.sequences import RemainingSequences, read_spans
 from stamm.pretrain.lr_finder import apply_tuning
 from stamm.pretrain.plan import plan
 from stamm.pretrain.plan_warnings import RARE_STEPS, rare_gradients

@@ -36,9 +36,13 @@ from stamm.corpus.tables import read_table
 from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.forget.config import ForgetConfig
-from stamm.pretrain.forget.documents import read_spans
 from stamm.pretrain.forget.records import DOCUMENTS, FORGET, ForgetFile
-from stamm.pretrain.forget.sequences import RemainingSequences, TokenSpans, replacements
+from stamm.pretrain.forget.sequences import (
+    RemainingSequences,
+    TokenSpans,
+    read_spans,
+    replacements,
+)
 from stamm.pretrain.records import TrainingSummary
 from stamm.pretrain.trace_records import PRETRAIN
 from stamm.runs.arms import input_of_arm

@@ -26,11 +26,11 @@ from stamm.pretrain.config import PretrainConfig
 from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.forget import job as forget_job
 from stamm.pretrain.forget.config import ForgetConfig, ForgetPlanConfig, ForgetRule
-from stamm.pretrain.forget.documents import read_spans
 from stamm.pretrain.forget.sequences import (
     RemainingSequences,
     TokenSpans,
     affected_positions,
+    read_spans,
     replacement_positions,
 )
 from stamm.runs.job import Workspace

@@ -65,6 +65,8 @@ OF_PASSAGES = {"ReportConfig": {"passages", "redact"}}
 OF_OTHER_SECTIONS = {"ReportConfig": {"passages", "redact", "rows"}}
 # Not read where the run itself wrote the rows, and refused there as settings.
 OF_FOREIGN_ROWS = {"PrepareConfig": {"fields", "max_bad_rows"}, "ScoreConfig": {"bad_rows"}}
+# Not read without a steering vector, and refused there.
+OF_STEERING = {"SampleConfig": {"any_model", "strength"}}
 
 
 class Unread:
@@ -134,7 +136,7 @@ def test_alignment_reads_its_settings(
         out=tmp_path / "run",
         quiet=True,
     )
-    known = {"sampled": OF_FOREIGN_ROWS, "reward": OF_PASSAGES}
+    known = {"sampled": OF_FOREIGN_ROWS | OF_STEERING, "reward": OF_PASSAGES}
     assert unread.surprising() == known.get(recipe, {})
 
 

@@ -24,6 +24,7 @@ _LONGEST_LABEL = 63
 _SIGMA, _SIGMA_LOWER = "Σ", "σ"
 # Before percent-encoding and IDNA are undone.
 _LONGEST_NETLOC = 2048
+_DOMAIN = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)+")
 # Not allowed in a host name, also when percent-encoded.
 _NOT_A_NAME = re.compile(r"[\x00-\x20\x7f/?#@\\%]")
 
@@ -92,3 +93,15 @@ def _ascii_label(label: str) -> str:
 def www_variant(host: str) -> str:
     """The same host with "www." added, or removed if it has it."""
     return host.removeprefix("www.") if host.startswith("www.") else f"www.{host}"
+
+
+def named_domain(written: str) -> str:
+    """The normalized domain that a line of a list names; "*.example.org" is example.org.
+
+    Raises   ValueError for a line that names no domain, or only a top level such as "org".
+    """
+    bare = written.removeprefix("*").removeprefix(".")
+    domain = normalize_host(bare if "://" in bare else f"//{bare}").partition(":")[0]
+    if _DOMAIN.fullmatch(domain) is None:
+        raise ValueError(f"{written[:80]!r} names no domain")
+    return domain

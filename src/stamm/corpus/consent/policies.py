@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from stamm.base.json_text import parse_json
 from stamm.corpus.consent.ai_txt import AiTxtFile
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.consent.decision import ConsentResolver, ConsentSource, Decision, RobotsSource
-from stamm.corpus.consent.hosts import normalize_host
+from stamm.corpus.consent.hosts import named_domain
 from stamm.corpus.consent.robots import RobotsAnswer
 from stamm.corpus.consent.signals import (
     PageRefusal,
@@ -31,8 +30,6 @@ from stamm.corpus.consent.tdmrep import TdmrepFile, TdmReservation
 from stamm.corpus.documents import LONGEST_FIELD, Signals, clean_field
 from stamm.corpus.limits import ReadLimits
 from stamm.corpus.streams import BoundedStream, StreamError, bounded_lines
-
-_DOMAIN = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)+")
 
 
 class DomainList:
@@ -91,18 +88,6 @@ def _written(line: str) -> str:
     if not isinstance(domain, str) or not domain.strip():
         raise TypeError(f"{str(domain)[:40]!r} is not a domain")
     return domain.strip()
-
-
-def named_domain(written: str) -> str:
-    """The normalized domain that a line of a list names; "*.example.org" is example.org.
-
-    Raises   ValueError for a line that names no domain, or only a top level such as "org".
-    """
-    bare = written.removeprefix("*").removeprefix(".")
-    domain = normalize_host(bare if "://" in bare else f"//{bare}").partition(":")[0]
-    if _DOMAIN.fullmatch(domain) is None:
-        raise ValueError(f"{written[:80]!r} names no domain")
-    return domain
 
 
 _SILENT = TdmReservation()

@@ -14,9 +14,8 @@ from stamm.corpus.dedup.config import DedupConfig
 from stamm.corpus.dedup.shingles import hash_words, minhash, text_key
 from stamm.corpus.deletions import Deletions
 from stamm.corpus.packed_dataset import PackedSplit
-from stamm.corpus.tables import columns, read_rows, read_table, write_rows
-from stamm.pretrain.forget.records import DOCUMENTS, NEAR
-from stamm.pretrain.forget.sequences import TokenSpans
+from stamm.corpus.tables import columns, read_rows, write_rows
+from stamm.pretrain.forget.records import NEAR
 from stamm.runs.run_sharded import cores
 from stamm.tokenizer.tokenizer import Tokenizer
 
@@ -38,12 +37,6 @@ def forgotten_rows(
             yield {**row, "key": keys[0], "request": deletions.rule(keys[0])}
         elif (duplicate := duplicates.get(row["document_id"])) is not None:
             yield {**row, "key": duplicate["key"], "request": duplicate["rule"]}
-
-
-def read_spans(folder: Path) -> TokenSpans:
-    """The tokens of the forgotten documents, from the table in `folder`."""
-    table = read_table(folder / DOCUMENTS, ["start", "stop"])
-    return TokenSpans(table.column("start").to_numpy(), table.column("stop").to_numpy())
 
 
 def write_near_duplicates(

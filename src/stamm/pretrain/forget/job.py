@@ -31,12 +31,15 @@ from stamm.pretrain.forget.config import ForgetConfig, ForgetPlanConfig
 from stamm.pretrain.forget.documents import (
     FORGOTTEN_SCHEMA,
     forgotten_rows,
-    read_spans,
     write_near_duplicates,
     write_passages,
 )
 from stamm.pretrain.forget.records import DOCUMENTS, FORGET, NEAR, PASSAGES, ForgetFile
-from stamm.pretrain.forget.sequences import affected_positions, replacement_positions
+from stamm.pretrain.forget.sequences import (
+    affected_positions,
+    read_spans,
+    replacement_positions,
+)
 from stamm.pretrain.machine import machine_differences
 from stamm.pretrain.records import TimingFile
 from stamm.runs.job import Workspace

@@ -21,6 +21,7 @@ Checked  tests/unit/pretrain/test_forget.py
 from __future__ import annotations
 
 from itertools import count as counted
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,11 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.corpus.shuffle import TokenStream, WindowOrder
+from stamm.corpus.tables import read_table
 from stamm.losses.config import Goldfish, Rule
 from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.forget.config import ForgetRule
+from stamm.pretrain.forget.records import DOCUMENTS
 
 _AT_ONCE = 1 << 20  # sequences whose places are computed together
 
@@ -56,6 +59,12 @@ class TokenSpans:
     def contain(self, start: int, stop: int) -> NDArray[np.bool_]:
         """Whether each of the tokens start .. stop - 1 is in a range."""
         return self.touch(np.arange(start, stop), 1)
+
+
+def read_spans(folder: Path) -> TokenSpans:
+    """The tokens of the forgotten documents, from the table in `folder`."""
+    table = read_table(folder / DOCUMENTS, ["start", "stop"])
+    return TokenSpans(table.column("start").to_numpy(), table.column("stop").to_numpy())
 
 
 class _HiddenTokens:
