@@ -77,7 +77,7 @@ sizes and lengths.
 """
 DETAILS = """
 The verdict is *shown*, *not shown* with the differences that are excluded, or *contradicted*; of pairs of arms, which loss is *lower* or
-*higher*. *Planned* claims have a recipe and no result yet. Where the file of a plan is not kept, its SHA-256 begins as given.
+*higher*. † A learning rate, or the rate of the shapes, lies at the edge of what was tried: there may be a better one. *Planned* claims have a recipe and no result yet. Where the file of a plan is not kept, its SHA-256 begins as given.
 
 ## Measurements
 
@@ -93,10 +93,10 @@ def page(folder: Path = FOLDER) -> str:
         for number, claim in numbered(_read(folder / "claims.json"))
     ]
     rows = [
-        f"| {number} | {claim['claim']} | {verdict} | {_links(number, claim, folder)} |\n"
+        f"| {number} | {claim['claim']} | {verdict}{' †' * bool(edges(claim, folder))} | {_links(number, claim, folder)} |\n"
         for number, claim, _, verdict in results
     ]
-    details = "".join(_detail(*result) for result in results)
+    details = "".join(_detail(*result, edges(result[1], folder)) for result in results)
     text = HEAD + "".join(rows) + DETAILS + details
     if (folder / "history.json").is_file():
         text += decomposition(folder) + ladder(folder) + history(folder, partial(_was, folder))
@@ -203,6 +203,19 @@ def _largest(found: Mapping[str, Any]) -> list[Estimate]:
 def _is_there(claim: Mapping[str, Any], folder: Path) -> bool:
     names = _results(claim)
     return bool(names) and all((folder / name).is_file() for name in names)
+
+
+def edges(claim: Mapping[str, Any], folder: Path) -> list[str]:
+    """What was tuned to the end of its grid in the comparisons of a claim: "learning rate of swiglu"."""
+    names = _results(claim) if _is_there(claim, folder) else []
+    told = [
+        f"{what} of {line['name']}" + (f" ({name.removesuffix('.json')})" if names[1:] else "")
+        for name in names
+        for line in _read(folder / name).get("lines", ())
+        for key, what in (("at_edge", "learning rate"), ("factor_at_edge", "rate of the shapes"))
+        if line.get(key)
+    ]
+    return list(dict.fromkeys(told))
 
 
 def plot(folder: Path = FOLDER) -> str:
@@ -490,11 +503,14 @@ def _slope(claim: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str
     return said, "not shown"
 
 
-def _detail(number: str, claim: Mapping[str, Any], said: str, verdict: str) -> str:
+def _detail(
+    number: str, claim: Mapping[str, Any], said: str, verdict: str, edge: Sequence[str]
+) -> str:
     """Heading, claim, numbers and command."""
     published = ": ".join(part for part in (claim["source"], claim["published"]) if part)
     lines = [f"- published: {published}\n"] if published else []
     lines += [f"- measured: {part}\n" for part in said.split("; ") if part]
+    lines += [f"- † at the edge of what was tried: {', '.join(edge)}\n"] if edge else []
     command = f"\n```\n{claim['command']}\n```\n" if claim["command"] else ""
     return f"\n### {number}\n\n{claim['claim']}\n\n{''.join(lines)}- verdict: {verdict}\n{command}"
 

@@ -22,6 +22,7 @@ from tools.evidence import (
     SPREADS,
     add,
     collected,
+    edges,
     estimates,
     measured,
     page,
@@ -141,6 +142,17 @@ def test_pairs_of_arms_are_judged_at_the_level_of_the_look(tmp_path: Path) -> No
     lines[2]["diverged"] = [2]
     write(tmp_path / "c.json", result)
     assert measured(claim, tmp_path) == ("", "other diverged")
+
+
+def test_rates_at_an_edge_of_the_grid_are_told(tmp_path: Path) -> None:
+    lines = [{"name": "swiglu", "at_edge": True}, {"name": "xielu", "factor_at_edge": True}]
+    write(tmp_path / "a.json", {"lines": [*lines, {"name": "relu2", "at_edge": False}]})
+    write(tmp_path / "b.json", {"lines": lines[:1]})
+    assert edges({"result": "a.json"}, tmp_path) == ["learning rate of swiglu", "rate of the shapes of xielu"]  # fmt: skip
+    assert edges({"results": ["a.json", "b.json"]}, tmp_path)[-1] == "learning rate of swiglu (b)"  # fmt: skip
+    assert edges({"result": "missing.json"}, tmp_path) == []
+    rows = [line for line in page().splitlines() if line.startswith("| i1 ")]
+    assert "†" in rows[0]
 
 
 @pytest.mark.parametrize(
