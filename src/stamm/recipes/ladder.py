@@ -1,7 +1,8 @@
 """A ladder of comparisons: xIELU, ReLU² and SwiGLU over four sizes and three lengths, scale matched or not.
 
 Each point is an ordinary comparison. Its learning rates are not tuned at the point: those of the smallest point are
-transferred by a rule, which `rates=grid` tests at any other point.
+transferred by a rule, which `rates=grid` tests at any other point. **The numbers of the rule are guesses still**: the
+tuned points of docs/evidence/ladder_plan.json have not been run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from stamm.recipes.matching import EqualParameters, EqualStart
 
 SIZES = {0.35: 64, 0.7: 96, 1.35: 144, 2.65: 208}  # million parameters: d_model
 SHIFTS = (0.25, 0.5, 1.0, 2.0, 4.0)
-# The best rates at the smallest point, and how they fall with d_model and with tokens.
+# Guesses of the best rates at the smallest point, and of how they fall with d_model and with tokens.
 RATES = {
     "as_is": {"swiglu": 4e-3, "relu2": 4e-3, "xielu": 4e-3},
     "matched": {"swiglu": 4e-3, "relu2": 4e-3, "xielu": 4e-3},
