@@ -43,20 +43,24 @@ def check_portable(device: torch.device, processes: int) -> None:
             f"engine.portable_bits is for one process on a CPU, and this run has {what}",
             fix="Set engine.device=cpu and start one process, or set engine.portable_bits=false",
         )
-    has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    if not has_mkl or cpu_capability() not in ("AVX2", "AVX512"):
-        raise RunError(
-            "engine.portable_bits needs torch with MKL and a processor with AVX2",
-            fix="Set engine.portable_bits=false",
-        )
+    if (reason := why_not_portable()) is not None:
+        raise RunError(f"engine.portable_bits {reason}", fix="Set engine.portable_bits=false")
     if not is_portable():
         words = " ".join(f"{name}={value}" for name, value in PORTABLE.items())
         raise RunError(
             "engine.portable_bits was set after torch had been loaded with other vector instructions",
             fix=f"Start the process with {words}",
         )
-    if (reason := build.unavailable_reason() or unavailable_reason()) is not None:
-        raise RunError(f"engine.portable_bits needs stamm's own kernels: {reason}")
+
+
+def why_not_portable() -> str | None:
+    """What this machine lacks for portable bits, or None: "needs a processor with AVX2"."""
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        return "needs torch with MKL"
+    if cpu_capability() not in ("AVX2", "AVX512"):
+        return "needs a processor with AVX2"
+    reason = build.unavailable_reason() or unavailable_reason()
+    return None if reason is None else f"needs stamm's own kernels: {reason}"
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ from stamm.base.files import read_json, sha256_file
 from stamm.base.schema import read_record
 from stamm.base.user_code import check_stored_code
 from stamm.engine.checkpoint_files import checkpoint_folder, checkpoint_steps, read_state
+from stamm.engine.portable_bits import why_not_portable
 from stamm.models.decoder import build_decoder
 from stamm.models.serialization import load_decoder
 from stamm.pretrain.config import PretrainConfig
@@ -111,7 +112,11 @@ def replay(release: Path, pack: Path, count: int, seed: int) -> Replay:
             f"{release} has no checkpoints to replay between",
             fix="Release with checkpoints=true a run with engine.keep_every=N",
         )
-    differences = machine_differences(arm, config)
+    if config.engine.portable_bits and (reason := why_not_portable()) is not None:
+        differences: tuple[str, ...] = (f"engine.portable_bits there, which {reason}",)
+        config = replace(config, engine=replace(config.engine, portable_bits=False))
+    else:
+        differences = machine_differences(arm, config)
     picked = []
     for first, last in picked_segments(segments, count, seed):
         with tempfile.TemporaryDirectory() as folder:

@@ -160,6 +160,25 @@ def test_elsewhere_a_tolerance_is_stated_and_a_forged_segment_exceeds_it(place: 
     assert 6 in failed(result) and "more than 0.1%" in result.picked[2].problem
 
 
+def test_a_machine_without_portable_bits_replays_within_the_tolerance(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verifier cannot change the setting of the run: its segments are compared as on any other machine."""
+    config = place / "release/run/arms/toy/config.json"
+    plain = read_json(config)
+    plain.pop("self_sha256", None)
+    engine = plain["config"]["engine"] | {
+        "portable_bits": True,
+        "compile": "off",
+        "kernels": "stamm",
+    }
+    write_json(config, plain | {"config": plain["config"] | {"engine": engine}})
+    monkeypatch.setattr("stamm.engine.portable_bits.cpu_capability", lambda: "DEFAULT")
+    result = replay(place / "release", place / "pack", SEGMENTS, 1)
+    assert result.differences == ("engine.portable_bits there, which needs a processor with AVX2",)
+    assert not failed(result) and len(result.picked) == SEGMENTS
+
+
 def test_the_benchmark_of_replay_runs(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = [str(made / "release"), "--pack", str(made / "run/pack"), "--honest", "2"]
     bench.main([*given, "--forged", "1", "--other", "1"])
