@@ -146,5 +146,10 @@ def test_the_environment_is_set_only_for_configurations_that_ask(
         monkeypatch.setenv(name, "other")
     use_portable_code({"engine": {"portable_bits": False}})
     assert os.environ["MKL_CBWR"] == "other"
-    use_portable_code({}, {"arms": [{"engine": {"portable_bits": True}}]})
+    asking = {"arms": [{"engine": {"portable_bits": True}}]}
+    with monkeypatch.context() as patch:
+        patch.setattr("stamm.base.processor.cpu_flags", lambda: frozenset({"sse4_2"}))
+        use_portable_code(asking)
+        assert os.environ["ATEN_CPU_CAPABILITY"] == "other"
+    use_portable_code({}, asking)
     assert {name: os.environ[name] for name in PORTABLE} == PORTABLE
