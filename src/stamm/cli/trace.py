@@ -58,13 +58,14 @@ def _print_arm(arm: ArmTrace, *, alone: bool) -> None:
     elif arm.error:
         what = f"not known: {arm.error}"
     elif arm.contains:
-        what += f", first read at step {arm.first_step}" if arm.first_step else ""
+        among = ""
+        if arm.passage and len(arm.documents) < arm.count:
+            among = f", of the {len(arm.documents)} that are listed"
+        what += f", first read at step {arm.first_step}{among}" if arm.first_step else ""
     elif arm.kind == "pretrain":
         what += ", none of them read"
     if rules := [document.forgotten for document in arm.documents if document.forgotten]:
         what += f"; {len(rules)} forgotten by the rule {rules[0]}"
-    if arm.passage and len(arm.documents) < arm.count:
-        what += f" (of the {len(arm.documents)} with the longest runs)"
     with_it = [step for step in arm.checkpoints if step >= (arm.first_step or 0)]
     before = [step for step in arm.checkpoints if step not in with_it]
     print_pairs(
@@ -140,6 +141,7 @@ def _document(document: TracedDocument) -> list[tuple[str, str]]:
         ("  forgotten", document.forgotten and f"by the rule {document.forgotten}"),
         ("  tokens", f"{document.start}-{document.stop - 1}, {length}"),
         ("  loss", final),
+        ("  read", "" if document.readings or document.run is None else "never"),
         *((f"  step {r.step}", _reading(r)) for r in document.readings[:_READINGS]),
         ("  more", f"{more} readings" if (more := len(document.readings) - _READINGS) > 0 else ""),
         ("  text", document.text or ""),

@@ -178,7 +178,7 @@ def _traced_passage(
             steps += [reading.step for reading in readings]
             documents.append(replace(parts[0], run=run, readings=tuple(readings)))
     count, covered = (overlap.count, overlap.covered) if overlap else (0, None)
-    remarks += [*LIMITS, *([CHANGE_LIMIT] if config.forgotten else [])]
+    remarks += [*(LIMITS if overlap else ()), *([CHANGE_LIMIT] if config.forgotten else [])]
     arm = _arm_trace(order, config, count, steps, documents, tokens, remarks)
     return replace(arm, passage=passage.traced(covered, documents))
 

@@ -7,6 +7,7 @@ tokens of the passage.
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record, read_record_if_present
 from stamm.corpus.dedup.shingles import hash_shingles
-from stamm.corpus.packed_dataset import PackedSplit
+from stamm.corpus.packed_dataset import MANIFEST, PackedSplit
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.held_out import nats_of_texts
 from stamm.evaluate.records import HeldOutFile
@@ -133,16 +134,20 @@ class PassageSearch:
         numbers = np.searchsorted(order.starts, places.begins, side="right") - 1
         names, sizes = order.documents["document_id"], places.ends - places.begins
         best: dict[str, tuple[int, int, int]] = {}  # length, first token, place in the passage
+        lengths: list[int] = []  # of `best`, rising
+        limit = self._config.limit
         for at in np.lexsort((places.begins, -sizes)).tolist():
-            lengths = sorted((length for length, *_ in best.values()), reverse=True)
-            if lengths[self._config.limit - 1 :] and lengths[self._config.limit - 1] >= sizes[at]:
+            if len(lengths) >= limit and lengths[-limit] >= sizes[at]:
                 break  # no run is longer than its stretch
             name = names[int(numbers[at])].as_py()
             least = best[name][0] if name in best else self._config.shortest - 1
             begin, end = int(places.begins[at]), int(places.ends[at])
             if end - begin > least and (run := _longest_run(split, begin, end, passage, least)):
+                if name in best:
+                    del lengths[bisect.bisect_left(lengths, least)]
                 best[name] = run
-        ranked = sorted(best.values(), key=lambda run: (-run[0], run[1]))[: self._config.limit]
+                bisect.insort(lengths, run[0])
+        ranked = sorted(best.values(), key=lambda run: (-run[0], run[1]))[:limit]
         return Overlap(
             places.covered,
             len(pc.unique(names.take(pa.array(np.unique(numbers))))),
@@ -212,13 +217,19 @@ class PassageSearch:
         )
 
 
-@functools.lru_cache(maxsize=1)
 def find_places(pack: Path, tokens: tuple[int, ...], shortest: int) -> Places:
     """Where the training stream of a packed corpus holds any `shortest` consecutive ones of some tokens.
+
+    The last answer is kept, since the arms of a run have one packed corpus.
 
     Raises   DataError when it does in more than ten million places
     Checked  tests/unit/pretrain/test_trace_passage.py
     """
+    return _find_places(pack, sha256_file(pack / MANIFEST), tokens, shortest)
+
+
+@functools.lru_cache(maxsize=1)
+def _find_places(pack: Path, _sha256: str, tokens: tuple[int, ...], shortest: int) -> Places:
     split = PackedSplit.open(pack, "train")
     grams = hash_shingles(np.array(tokens, np.uint64), shortest)
     keys, first = np.unique(grams, return_inverse=True)

@@ -212,3 +212,10 @@ def test_a_release_shows_no_overlap_and_no_text_of_its_corpus(arm: Path, tmp_pat
     assert traced.passage is not None and traced.passage.nats is not None
     assert traced.passage.covered is None and traced.documents == ()
     assert any("overlaps" in remark for remark in traced.remarks)
+
+
+def test_a_corpus_that_was_packed_again_is_read_again(tmp_path: Path) -> None:
+    passage = (1, 2, 3, 4)
+    assert find_places(packed(tmp_path, [[0, *passage, 0]], 6), passage, 4).begins.tolist() == [1]
+    again = packed(tmp_path, [[5, 5, 5, *passage, 0, 0]], 6)
+    assert find_places(again, passage, 4).begins.tolist() == [3]
