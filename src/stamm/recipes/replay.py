@@ -23,7 +23,7 @@ from stamm.pages.config import ReportConfig
 from stamm.reports.steps import report_step
 from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
-from stamm.runs.records import ConfigFile
+from stamm.runs.records import ConfigFile, ManifestFile
 from stamm.runs.run import Run
 
 NAME = "corpus.replay"
@@ -165,17 +165,29 @@ def next_commands(root: Path) -> list[str]:
     config = stored.config if stored is not None and stored.recipe == NAME else None
     if not isinstance(config, dict):
         return []
-    commands = [f"stamm run pretrain.llama_1b_xielu pack={shlex.quote(str(root / 'pack'))}"]
+    trained = Path(str(config.get("run", "")))
+    commands = [f"{_training(trained)} pack={shlex.quote(str(root / 'pack'))}"]
     ids = root / "corpus" / WITHDRAWN_IDS
     if not ids.is_file() or not ids.stat().st_size:
         return commands
-    trained = Path(str(config.get("run", "")))
     for arm in sorted(trained.glob("arms/*/model/decoder.json")):
         name, run = shlex.quote(arm.parents[1].name), shlex.quote(str(trained))
         commands.append(
             f"stamm run pretrain.forget run={run} arm={name} documents={shlex.quote(str(ids))}"
         )
     return commands
+
+
+def _training(run: Path) -> str:
+    """The command that trained on the corpus of `run`, without its changes; that of a recipe, where none did."""
+    stored = read_record_if_present(ConfigFile, run / "config.json")
+    manifest = read_record_if_present(ManifestFile, run / "manifest.json")
+    config: Any = stored.config if stored is not None else None
+    verb, *named = (manifest.command[1:3] if manifest is not None else ()) or ("",)
+    has_arms = isinstance(config, dict) and {"arms", "pack"} <= config.keys()
+    if has_arms and named and verb in ("run", "compare"):
+        return f"stamm {verb} {shlex.quote(named[0])}"
+    return "stamm run pretrain.llama_1b_xielu"
 
 
 def _recorded_agents(run: Path) -> tuple[tuple[str, ...], str]:

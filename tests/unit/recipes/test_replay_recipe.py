@@ -11,10 +11,12 @@ import pytest
 from stamm.base.config import to_plain
 from stamm.base.errors import ConfigError
 from stamm.base.files import write_json
+from stamm.base.schema import write_record
 from stamm.corpus.config import PackConfig, ReplayConfig
 from stamm.corpus.consent.agents import APERTUS_AGENTS
 from stamm.corpus.consent.config import ConsentConfig
-from stamm.recipes.replay import ReplayRecipe
+from stamm.recipes.replay import ReplayRecipe, next_commands
+from stamm.runs.records import ConfigFile, ManifestFile
 
 TRAINING = ConsentConfig(agents=("package:training",))
 
@@ -66,3 +68,24 @@ def test_agents_that_are_not_known_must_be_given(tmp_path: Path, run: str) -> No
         replayed(later)
     assert replayed(later, "mybot").agents == ("mybot",)
     assert replayed(later, role="deletions").agents == ()  # no robots.txt is read
+
+
+@pytest.mark.parametrize(
+    ("config", "command", "said"),
+    [
+        ({"arms": [], "pack": None}, ("stamm", "run", "my recipe.py", "seed=3"), "stamm run 'my recipe.py' pack="),
+        ({"arms": [], "pack": None}, ("stamm", "compare", "smoke"), "stamm compare smoke pack="),
+        ({"corpus": {}}, ("stamm", "run", "corpus.demo"), "stamm run pretrain.llama_1b_xielu pack="),
+        ({"arms": [], "pack": None}, (), "stamm run pretrain.llama_1b_xielu pack="),
+    ],
+)  # fmt: skip
+def test_the_next_command_trains_as_the_finished_run_did(
+    tmp_path: Path, config: dict[str, object], command: tuple[str, ...], said: str
+) -> None:
+    trained, root = tmp_path / "trained", tmp_path / "replayed"
+    for folder, recipe, plain in ((trained, "demo", config), (root, "corpus.replay", {"run": str(trained)})):  # fmt: skip
+        folder.mkdir()
+        write_record(folder / "config.json", ConfigFile, {"recipe": recipe, "config": plain})
+    write_record(trained / "manifest.json", ManifestFile, {"command": command})
+    (line,) = next_commands(root)
+    assert line == f"{said}{root / 'pack'}"
