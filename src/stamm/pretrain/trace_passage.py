@@ -24,7 +24,7 @@ from stamm.base.errors import ConfigError, DataError
 from stamm.base.files import sha256_file
 from stamm.base.schema import read_record, read_record_if_present
 from stamm.corpus.dedup.shingles import hash_shingles
-from stamm.corpus.packed_dataset import MANIFEST, PackedSplit
+from stamm.corpus.packed_dataset import PackedSplit
 from stamm.evaluate.config import EvaluateConfig
 from stamm.evaluate.held_out import nats_of_texts
 from stamm.evaluate.records import HeldOutFile
@@ -85,12 +85,18 @@ class PassageSearch:
     """A passage and its continuation, as tokens, and the model that continued it."""
 
     def __init__(
-        self, arm: Path, config: TraceConfig, text: str, branches: Mapping[str, Path]
+        self,
+        arm: Path,
+        config: TraceConfig,
+        text: str,
+        branches: Mapping[str, Path],
+        places: dict[tuple[Path, tuple[int, ...]], Places],
     ) -> None:
         """branches   arms of `config.forgotten`
+        places     of packed corpora and tokens that were searched for: arms of a run have one corpus
 
         Raises   ConfigError for a passage of fewer than `shortest` tokens, or too many"""
-        self._arm, self._config, self._branches = arm, config, branches
+        self._arm, self._config, self._branches, self._places = arm, config, branches, places
         folder = input_of_arm(arm, "tokenizer")
         self._tokenizer = Tokenizer.load(folder)
         self.tokens = list(self._tokenizer.encode(text))
@@ -129,7 +135,10 @@ class PassageSearch:
 
     def overlap(self, order: TrainingOrder) -> Overlap:
         """The documents of the training stream that have a run of the passage."""
-        places = find_places(order.pack, tuple(self.all), self._config.shortest)
+        key = order.pack.resolve(), tuple(self.all)
+        if key not in self._places:
+            self._places[key] = find_places(order.pack, key[1], self._config.shortest)
+        places = self._places[key]
         split, passage = PackedSplit.open(order.pack, "train"), _text(np.array(self.all))
         numbers = np.searchsorted(order.starts, places.begins, side="right") - 1
         names, sizes = order.documents["document_id"], places.ends - places.begins
@@ -220,16 +229,9 @@ class PassageSearch:
 def find_places(pack: Path, tokens: tuple[int, ...], shortest: int) -> Places:
     """Where the training stream of a packed corpus holds any `shortest` consecutive ones of some tokens.
 
-    The last answer is kept, since the arms of a run have one packed corpus.
-
     Raises   DataError when it does in more than ten million places
     Checked  tests/unit/pretrain/test_trace_passage.py
     """
-    return _find_places(pack, sha256_file(pack / MANIFEST), tokens, shortest)
-
-
-@functools.lru_cache(maxsize=1)
-def _find_places(pack: Path, _sha256: str, tokens: tuple[int, ...], shortest: int) -> Places:
     split = PackedSplit.open(pack, "train")
     grams = hash_shingles(np.array(tokens, np.uint64), shortest)
     keys, first = np.unique(grams, return_inverse=True)
