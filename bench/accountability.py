@@ -106,7 +106,7 @@ def traces(tokens: int) -> Iterator[dict[str, Any]]:
         asked = {"step": "step=3", "document": f"document={document}", "url": f"document={url}",
                  "tokens": f"tokens={tokens // 2}-{tokens // 2 + 99}"}  # fmt: skip
         for name, change in asked.items():
-            took = seconds(partial(trace, folder, change), trace_order._documents.cache_clear)
+            took = seconds(partial(trace, folder, change), trace_order._parsed.cache_clear)
             yield {"what": f"trace by {name}", "tokens": tokens, "seconds": round(took, 3)}
 
 

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stamm.base.receipts import Stamp, stamp_of
 from stamm.base.schema import read_record_if_present
 from stamm.corpus.contamination.config import ContaminationConfig, EvaluationSet
 from stamm.corpus.contamination.index import build_index
 from stamm.corpus.contamination.items import Item
 from stamm.corpus.dedup.shingles import hash_words
+from stamm.corpus.packed_dataset import MANIFEST
 from stamm.corpus.records import CoverageFile
 from stamm.corpus.tables import read_parts
 from stamm.evaluate.items import TaskItem, read_items
@@ -45,12 +47,18 @@ class ContaminationStatus:
         return {"contamination": self.text, "contaminated": count}
 
 
-@functools.lru_cache(maxsize=8)
 def contamination_of(task: TaskData, pack: Path | None) -> ContaminationStatus:
     """The items of a task from a file that are in the training text, by their lines.
 
-    Edge   a process searches once for each task and corpus
+    Edge   a process searches once for each task and packed corpus
     """
+    is_packed = pack is not None and (pack / MANIFEST).is_file()
+    stamp = stamp_of(pack / MANIFEST) if pack is not None and is_packed else None
+    return _contamination(task, pack, stamp)
+
+
+@functools.lru_cache(maxsize=8)
+def _contamination(task: TaskData, pack: Path | None, _: Stamp | None) -> ContaminationStatus:
     return find_items(task.name, _texts(task), pack)
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from stamm.base.config import from_plain
 from stamm.base.errors import ConfigError, DataError, RunError
 from stamm.base.files import read_json, sha256_file
-from stamm.base.receipts import is_present
+from stamm.base.receipts import Stamp, is_present, stamp_of
 from stamm.base.schema import read_record, read_record_if_present
 from stamm.corpus.deletions import Deletions, Request, read_deletion
 from stamm.corpus.ledger import TRAIN
@@ -284,8 +284,13 @@ def _candidates(table: pa.Table, request: Request, word: str) -> NDArray[np.int6
     return np.flatnonzero(matches.to_numpy())
 
 
-@functools.lru_cache(maxsize=1)
 def _documents(path: Path) -> tuple[pa.Table, NDArray[np.int64]]:
+    """The order of the documents and their first tokens, read once until the file changes."""
+    return _parsed(path, stamp_of(path) if path.is_file() else None)
+
+
+@functools.lru_cache(maxsize=1)
+def _parsed(path: Path, _: Stamp | None) -> tuple[pa.Table, NDArray[np.int64]]:
     table = read_table(path, COLUMNS)
     return table, np.concatenate(([0], np.cumsum(table["tokens"].to_numpy()))).astype(np.int64)
 

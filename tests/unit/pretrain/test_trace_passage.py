@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from stamm.base.errors import ConfigError, DataError, StammError
@@ -15,7 +17,7 @@ from stamm.base.files import sha256_file, write_json
 from stamm.cli.main import main
 from stamm.corpus.packed_dataset import PackedSplit
 from stamm.corpus.shards import write_shard
-from stamm.pretrain import trace_passage
+from stamm.pretrain import trace_order, trace_passage
 from stamm.pretrain.trace import trace
 from stamm.pretrain.trace_passage import _longest_run, _text, find_places
 from stamm.tokenizer.tokenizer import Tokenizer
@@ -219,3 +221,11 @@ def test_a_corpus_that_was_packed_again_is_read_again(tmp_path: Path) -> None:
     assert find_places(packed(tmp_path, [[0, *passage, 0]], 6), passage, 4).begins.tolist() == [1]
     again = packed(tmp_path, [[5, 5, 5, *passage, 0, 0]], 6)
     assert find_places(again, passage, 4).begins.tolist() == [3]
+
+
+def test_an_order_that_was_written_again_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / trace_order.ORDER
+    for sizes in ([4, 6], [7, 9, 1]):
+        columns = {name: pa.nulls(len(sizes), pa.string()) for name in trace_order.COLUMNS}
+        pq.write_table(pa.table(columns | {"tokens": pa.array(sizes)}), path)
+        assert trace_order._documents(path)[1].tolist() == [0, *np.cumsum(sizes)]
