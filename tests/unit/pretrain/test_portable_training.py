@@ -19,6 +19,7 @@ from stamm.pretrain import job
 from stamm.recipes.execute import RecipeRun
 from stamm.recipes.resolve import Resolved
 from stamm.runs.job import Workspace
+from tests.conftest import ROOT, environment
 from tests.unit.trained_run import config_of, corpus, same_run
 
 # Vectors, MKL's functions and linear algebra, and the C library as on other processors.
@@ -30,6 +31,8 @@ OTHER = {
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512DQ,-AVX512BW",
 }
 ARMS = ("fused", "dense")
+# The configuration of the toy is imported from tests/.
+WITH_TESTS = {**environment(), "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +42,14 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "pack"
 
 
-def started(
-    root: Path, pack: Path, words: str, environment: dict[str, str]
-) -> subprocess.Popen[str]:
+def started(root: Path, pack: Path, words: str, variables: dict[str, str]) -> subprocess.Popen[str]:
     """A process that trains in `root`."""
     root.mkdir()
     (root / "pack").symlink_to(pack)
     script = Path(__file__).with_name("portable_process.py")
     return subprocess.Popen(
         [sys.executable, str(script), str(root), *words.split()],
-        env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**WITH_TESTS, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
@@ -60,8 +61,8 @@ def test_bits_are_those_of_other_processors_and_plain_ones_are_not(pack: Path) -
         "elsewhere": ("plain wide", OTHER),
     }
     processes = {
-        name: started(pack.parent / name, pack, words, environment)
-        for name, (words, environment) in runs.items()
+        name: started(pack.parent / name, pack, words, variables)
+        for name, (words, variables) in runs.items()
     }
     printed = {}
     for name, process in processes.items():
@@ -79,6 +80,7 @@ def test_bits_are_those_of_other_processors_and_plain_ones_are_not(pack: Path) -
 
 
 RECIPE = """
+from tests.conftest import ROOT, environment
 from tests.unit.trained_run import config_of
 from stamm.engine.config import EngineConfig
 
@@ -91,7 +93,9 @@ def test_the_command_sets_the_environment_before_torch_is_loaded(pack: Path) -> 
     folder = pack.parent
     (folder / "toy.py").write_text(RECIPE)
     command = "run toy.py engine.portable_bits=true --out runs/toy"
-    subprocess.run([sys.executable, "-m", "stamm", *command.split()], cwd=folder, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "stamm", *command.split()], cwd=folder, check=True, env=WITH_TESTS
+    )
     (manifest,) = folder.glob("runs/toy/arms/*/manifest.json")
     recorded = read_json(manifest)
     assert recorded["capability"] == "AVX2" and len(recorded["arithmetic"]) == 64
