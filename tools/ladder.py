@@ -33,6 +33,7 @@ from stamm.recipes.ladder import (
     SHAPE_FACTORS,
     SHIFTS,
     SIZES,
+    TRIED_FACTORS,
     WIDTH_POWER,
     ladder,
 )
@@ -60,7 +61,8 @@ def plan() -> dict[str, Any]:
         "rule": {
             "text": "rate = rate at (0.35, 1) * (64 / d_model)^width_power * (D0 / D)^length_power: the best rates "
             "of three tuned points, by a parabola in ln(rate), give the rates and one pair of powers for all arms "
-            "of both scales. At the point of the test the loss at the rule's rate may exceed the best of its grid "
+            "of both scales. The rate of the shapes is that times the factor with the least sum of its least losses at the "
+            "three points, by scale. At the point of the test the loss at the rule's rate may exceed the best of its grid "
             "by 0.01 nats in no arm; otherwise rates of larger points are tuned (rates=grid). Before ladder_rates.json is there, the values below are "
             "guesses, around which the grids lie.",
             "width_power": WIDTH_POWER,
@@ -68,6 +70,7 @@ def plan() -> dict[str, Any]:
             "rates": RATES,
             "shape_factors": SHAPE_FACTORS,
             "grid": list(SHIFTS),
+            "factors": list(TRIED_FACTORS),
         },
         "text": "that of docs/log/2026-11-24-claims.md: 14.1 M tokens for training with a vocabulary of 2,048, so "
         "that runs of more tokens read it again",
@@ -115,7 +118,7 @@ def to_the_plan(run: RecipeRun) -> None:
 
 
 def rates(runs: Sequence[Path]) -> dict[str, Any]:
-    """Scores of tuned points, and the rule that they give."""
+    """Trials of tuned points, [rate, loss, factor of the rate of the shapes], and the rule that they give."""
     points = []
     for run in runs:
         config = _read(run / "config.json")["config"]
@@ -123,7 +126,8 @@ def rates(runs: Sequence[Path]) -> dict[str, Any]:
         model, widths = config["pretrain"]["model"], {width: size for size, width in SIZES.items()}
         trials = {
             path.parents[1].name: [
-                [trial["rate"], trial["loss_nats"]] for trial in _read(path)["trials"]
+                [trial["rate"], trial["loss_nats"], trial["shape_factor"]]
+                for trial in _read(path)["trials"]
             ]
             for path in sorted(run.glob("tune/*/chosen/chosen.json"))
         }
@@ -139,45 +143,77 @@ def rates(runs: Sequence[Path]) -> dict[str, Any]:
     return {"schema": 1, "points": points, "rule": fitted_rule(points)}
 
 
-def best_rate(trials: Sequence[Sequence[float]]) -> float:
-    """The minimum of the parabola in ln(rate) through the best of the trials and its neighbours.
+def best_rate(trials: Sequence[Sequence[Any]]) -> float:
+    """The minimum of the parabola in ln(rate) through the best of the trials, [rate, loss, …], and its neighbours.
 
     Raises   ValueError where the best is at an edge of the grid
     """
-    losses = [math.inf if loss is None else loss for _, loss in trials]
+    losses = [_loss(trial) for trial in trials]
     at = losses.index(min(losses))
     if not 0 < at < len(trials) - 1:
         raise ValueError(f"the best rate, {trials[at][0]:g}, is at an edge of its grid")
-    x = [math.log(rate) for rate, _ in trials[at - 1 : at + 2]]
+    x = [math.log(trial[0]) for trial in trials[at - 1 : at + 2]]
     left, middle, right = losses[at - 1 : at + 2]
     if not math.isfinite(left + right):
-        return trials[at][0]
+        return float(trials[at][0])
     # Steps are equal.
     return math.exp(x[1] + (x[2] - x[1]) * 0.5 * (left - right) / (left - 2 * middle + right))
+
+
+def best_factor(trials: Sequence[Sequence[Sequence[Any]]]) -> float | None:
+    """The factor of the rate of the shapes with the least sum, over points, of its least loss; None without one.
+
+    Raises   ValueError where it is the largest that was tried
+    """
+    tried = list(dict.fromkeys(trial[2] for point in trials for trial in point))
+    if tried == [None]:
+        return None
+    sums = [math.fsum(min(map(_loss, _with(point, f))) for point in trials) for f in tried]
+    best = tried[sums.index(min(sums))]
+    if best == max(tried):
+        raise ValueError(f"the best factor, {best:g}, is at an edge of its grid")
+    return float(best)
+
+
+def _loss(trial: Sequence[Any]) -> float:
+    """Of [rate, loss, …]; infinite where the run diverged."""
+    return math.inf if trial[1] is None else float(trial[1])
+
+
+def _with(trials: Sequence[Sequence[Any]], factor: float | None) -> list[Sequence[Any]]:
+    return [trial for trial in trials if trial[2] == factor]
 
 
 def fitted_rule(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Rates by scale and arm at the smallest point, and the two powers, by least squares in ln(rate).
 
-    "test" has the loss at the rule's rate minus the best of the grid at the point of the test, in nats, by
-    linear interpolation of the grid in ln(rate).
+    The rate of the shapes has `best_factor` at the fitted points of a scale, and the rates are the best with it. "test"
+    has the loss at the rule's rate minus the best of all trials at the point of the test, in nats, by linear
+    interpolation in ln(rate).
     """
     fitted = [point for point in points if _place(point) in TUNED]
     cells = sorted({(point["scale"], arm) for point in fitted for arm in point["arms"]})
     first = min(point["tokens"] for point in fitted)
+    factors = {
+        (scale, arm): best_factor([p["arms"][arm] for p in fitted if p["scale"] == scale])
+        for scale, arm in cells
+    }
 
     def shifts(point: Mapping[str, Any]) -> list[float]:
         width = SIZES[point["size"]] / min(SIZES.values())
         return [-math.log(width), -math.log(point["tokens"] / first)]
 
     rows = [
-        ([float(cell == (point["scale"], arm)) for cell in cells] + shifts(point), trials)
+        (
+            [float(cell == (point["scale"], arm)) for cell in cells] + shifts(point),
+            math.log(best_rate(_with(trials, factors[point["scale"], arm]))),
+        )
         for point in fitted
         for arm, trials in point["arms"].items()
     ]
     solved = np.linalg.lstsq(
         np.array([row for row, _ in rows]),
-        np.array([math.log(best_rate(trials)) for _, trials in rows]),
+        np.array([rate for _, rate in rows]),
         rcond=None,
     )[0]
     base, powers = dict(zip(cells, solved.tolist(), strict=False)), solved[-2:].tolist()
@@ -185,15 +221,19 @@ def fitted_rule(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for point in points:
         for arm, trials in point["arms"].items() if _place(point) == TEST else ():
             place = base[point["scale"], arm] + float(np.dot(powers, shifts(point)))
-            grid, losses = zip(*((math.log(rate), loss) for rate, loss in trials), strict=True)
+            mine = _with(trials, factors[point["scale"], arm])
+            grid, losses = [math.log(trial[0]) for trial in mine], [_loss(trial) for trial in mine]
             if not grid[0] < place < grid[-1]:
                 raise ValueError(f"{arm}: the rule's rate is not in the grid of the test")
-            excess = float(np.interp(place, grid, losses)) - min(losses)
+            excess = float(np.interp(place, grid, losses)) - min(map(_loss, trials))
             test.append({"scale": point["scale"], "arm": arm, "excess_nats": round(excess, 5)})
     return {
         "rates": {
             scale: {arm: math.exp(base[scale, arm]) for s, arm in cells if s == scale}
             for scale in dict(cells)
+        },
+        "shape_factors": {
+            scale: factors[scale, arm] for scale, arm in cells if factors[scale, arm]
         },
         "width_power": powers[0],
         "length_power": powers[1],

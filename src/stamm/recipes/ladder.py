@@ -19,7 +19,8 @@ from stamm.recipes.comparisons import claim
 from stamm.recipes.matching import EqualParameters, EqualStart
 
 SIZES = {0.35: 64, 0.7: 96, 1.35: 144, 2.65: 208}  # million parameters: d_model
-SHIFTS = (0.25, 0.5, 1.0, 2.0, 4.0)
+SHIFTS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+TRIED_FACTORS = (1.0, 10.0, 100.0, 1000.0)  # of the rate of the shapes
 # Guesses of the best rates at the smallest point, and of how they fall with d_model and with tokens.
 RATES = {
     "as_is": {"swiglu": 4e-3, "relu2": 4e-3, "xielu": 4e-3},
@@ -46,7 +47,7 @@ def ladder(
     scale                "matched": all blocks start with the standard deviation 0.6 (`EqualStart`)
     rates                "rule": `RATES` times (64 / d_model)^WIDTH_POWER (D0 / D)^LENGTH_POWER, with D tokens,
                          and D0 of the smallest point. "grid": each arm chooses among SHIFTS times that rate by
-                         runs of the full length, which tests the rule
+                         runs of the full length, and xIELU among TRIED_FACTORS, which tests the rule
 
     Raises               ConfigError for another size, or fewer than 64 steps
     """
@@ -83,7 +84,9 @@ def ladder(
             for arm in base.arms
         ),
         matched=EqualParameters(scale=EqualStart(deviation=0.6) if scale == "matched" else None),
-        tuning=Tuning(refinements=0, length=1.0) if rates == "grid" else Tuning(refinements=0),
+        tuning=Tuning(refinements=0, length=1.0, shape_factors=TRIED_FACTORS)
+        if rates == "grid"
+        else Tuning(refinements=0),
         seeds=(201, 202, 203, 204) if size < 1 else (201, 202, 203),
     )
 

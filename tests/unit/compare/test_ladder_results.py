@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stamm.recipes.execute import RecipeRun
-from stamm.recipes.ladder import LENGTH_POWER, RATES, SIZES, WIDTH_POWER
+from stamm.recipes.ladder import LENGTH_POWER, RATES, SHAPE_FACTORS, SIZES, WIDTH_POWER
 from stamm.recipes.resolve import resolve
 from tests.unit.reports.run_folder import write
 from tools.evidence import FOLDER
@@ -17,6 +17,7 @@ from tools.ladder import (
     SCALES,
     TEST,
     TUNED,
+    best_factor,
     best_rate,
     fitted_rule,
     laws,
@@ -43,6 +44,16 @@ def test_the_best_rate_is_the_minimum_of_a_parabola() -> None:
         best_rate([(2e-3, 3.0), (4e-3, 2.0), (8e-3, 1.0)])
 
 
+def test_the_best_factor_has_the_least_sum_over_points() -> None:
+    first = [(1e-3, 2.0, 1.0), (2e-3, 1.0, 1.0), (1e-3, None, 10.0), (2e-3, 1.5, 10.0), (1e-3, 9.0, 100.0)]  # fmt: skip
+    second = [(1e-3, 4.0, 1.0), (1e-3, 3.0, 10.0), (1e-3, 9.0, 100.0)]
+    assert best_factor([first]) == 1.0
+    assert best_factor([first, second]) == 10.0
+    assert best_factor([[(1e-3, 2.0, None)]]) is None
+    with pytest.raises(ValueError, match="the best factor, 10, is at an edge"):
+        best_factor([[(1e-3, 4.0, 1.0), (1e-3, 3.0, 10.0)]])
+
+
 def tuned_run(folder: Path, at: tuple[float, float], scale: str, optimum: float) -> Path:
     size, length = at
     parameters = round(size * 1e6)
@@ -58,10 +69,11 @@ def tuned_run(folder: Path, at: tuple[float, float], scale: str, optimum: float)
     tokens = round(length * parameters)
     write(folder / "plan/plan.json", {"arms": [{"parameters": parameters, "tokens": tokens}]})
     for arm in ARMS:
+        factors = (1.0, 10.0, 100.0) if arm == "xielu" else (None,)
         trials = [
-            {"rate": optimum * 2**k, "loss_nats": 0.1 * (k * math.log(2)) ** 2}
-            for k in range(-2, 3)
-        ]
+            {"rate": optimum * 2**k, "shape_factor": f, "loss_nats": 0.1 * (k * math.log(2)) ** 2 + (f in {1.0, 100.0})}
+            for k in range(-2, 3) for f in factors
+        ]  # fmt: skip
         write(folder / f"tune/{arm}/chosen/chosen.json", {"trials": trials})
     return folder
 
@@ -83,6 +95,7 @@ def test_the_rule_is_fitted_to_three_points_and_tested_at_a_fourth(tmp_path: Pat
     assert {arm: rule["rates"]["matched"][arm] for arm in ARMS} == pytest.approx(
         dict.fromkeys(ARMS, 8e-3)
     )
+    assert rule["shape_factors"] == {"as_is": 10.0, "matched": 10.0}
     assert len(rule["test"]) == 6
     excess = [one["excess_nats"] for one in rule["test"]]
     assert excess == pytest.approx([0.05 * math.log(2) ** 2] * 6, abs=1e-5)
@@ -98,6 +111,7 @@ def test_the_recipe_holds_the_fitted_rates() -> None:
     assert powers == pytest.approx([rule["width_power"], rule["length_power"]], abs=0.01)
     for scale, of_arms in rule["rates"].items():
         assert RATES[scale] == pytest.approx(of_arms, rel=0.01)
+    assert rule["shape_factors"] == SHAPE_FACTORS
 
 
 def finished(folder: Path, parameters: float, tokens: float, *, exploratory: bool = False) -> Path:
@@ -156,5 +170,5 @@ def test_tuning_ends_with_the_plan(tmp_path: Path) -> None:
     run = RecipeRun(resolve("compare.ladder", ["rates=grid"]), tmp_path)
     to_the_plan(run)
     assert run.steps[-1].name == "plan"
-    assert sum(step.name.startswith("tune.") for step in run.steps) == 15
+    assert sum(step.name.startswith("tune.") for step in run.steps) == 36
     assert not [step for step in run.steps if step.name.startswith("pretrain.")]

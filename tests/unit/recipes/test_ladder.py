@@ -18,6 +18,7 @@ from stamm.recipes.ladder import (
     SHAPE_FACTORS,
     SHIFTS,
     SIZES,
+    TRIED_FACTORS,
     WIDTH_POWER,
     ladder,
 )
@@ -61,16 +62,18 @@ def test_rates_follow_the_rule_in_width_and_length() -> None:
     assert rate(2.65, length) == pytest.approx(rate(0.35, 1) * (64 / 208) ** WIDTH_POWER, rel=1e-3)
 
 
-def test_the_grid_has_the_rate_of_the_rule_in_its_middle() -> None:
+def test_the_grid_has_the_rate_of_the_rule_inside() -> None:
     ruled, tried = ladder(0.7, 5, "matched"), ladder(0.7, 5, "matched", "grid")
     for one, other in zip(ruled.arms, tried.arms, strict=True):
         assert one.overrides.rates is not None
         assert other.overrides.rates == tuple(one.overrides.rates[0] * s for s in SHIFTS)
+        assert other.overrides.rates[0] < one.overrides.rates[0] < other.overrides.rates[-1]
         run = tried.runs()[other.name]
-        assert tried.tuning_of(other.name).trials(run) == len(SHIFTS)
+        factors = TRIED_FACTORS if other.name == "xielu" else (None,)
+        assert tried.tuning_of(other.name).trials(run) == len(SHIFTS) * len(factors)
     assert all(high / low == 2 for low, high in itertools.pairwise(SHIFTS))
     names = [step.name for step in tried.steps() if step.name.startswith("tune.xielu.")]
-    assert len(names) == len(SHIFTS)
+    assert len(names) == len(SHIFTS) * len(TRIED_FACTORS)
 
 
 @pytest.mark.parametrize(
