@@ -1,12 +1,12 @@
 """The ladder of docs/evidence.md: its plan, the rates of its rule, and its results, as JSON on standard output.
 
     python -m tools.ladder plan > docs/evidence/ladder_plan.json
-    python -m tools.ladder tune RUN JOBS size=… tokens_a_parameter=… scale=… corpus.inputs=TEXT
+    python -m tools.ladder tune RUN JOBS size=… tokens_a_parameter=… scale=… rates=grid|near packed=RUN
     python -m tools.ladder rates RUN [RUN ...] > docs/evidence/ladder_rates.json
     python -m tools.ladder results RUN [RUN ...] > docs/evidence/ladder.json
     stamm compare RUN RUN ... predict=PARAMETERSxTOKENS --out docs/evidence/ladder_prediction_SCALE.json
 
-The plan is committed before the first counted run. `tune` executes the tuning runs of `compare.ladder rates=grid` in the folder RUN, and `rates`
+The plan is committed before the first counted run. `tune` executes the tuning runs of a point of `compare.ladder` in the folder RUN, and `rates`
 reads those of the four points that the plan names, for each scale; what it prints under "rule" is what
 `stamm.recipes.ladder` has to hold. A prediction is committed before the point that it predicts is run, from runs of one scale.
 """
@@ -51,7 +51,8 @@ FLOPS_A_SECOND = 45e9  # of one thread, an AMD EPYC with AVX-512; 60e9 at 1.3 M 
 
 def plan() -> dict[str, Any]:
     """Points, seeds, rule and hours of the ladder."""
-    tuned = [_point(*at, scale, "grid") for scale in SCALES for at in (*TUNED, TEST)]
+    tuned = [_point(*at, s, "grid") for s in SCALES for at in TUNED]
+    tuned += [_point(*TEST, s, "near") for s in SCALES]
     counted = [_point(*at, s, "rule") for s in SCALES for at in (*FITTED, *PREDICTED[s])]
     hours = math.fsum(point["core_hours"] for point in (*tuned, *counted))
     return {
@@ -62,8 +63,8 @@ def plan() -> dict[str, Any]:
             "text": "rate = rate at (0.35, 1) * (64 / d_model)^width_power * (D0 / D)^length_power: the best rates "
             "of three tuned points, by a parabola in ln(rate), give the rates and one pair of powers for all arms "
             "of both scales. The rate of the shapes is that times the factor with the least sum of its least losses at the "
-            "three points, by scale. At the point of the test the loss at the rule's rate may exceed the best of its grid "
-            "by 0.01 nats in no arm; otherwise rates of larger points are tuned (rates=grid). Before ladder_rates.json is there, the values below are "
+            "three points, by scale. At the point of the test half, one and two times the rule's rate are tried with its factor: the loss at the rule's rate may exceed the best "
+            "by 0.01 nats in no arm; otherwise rates of larger points are tuned (rates=near). Before ladder_rates.json is there, the values below are "
             "guesses, around which the grids lie.",
             "width_power": WIDTH_POWER,
             "length_power": LENGTH_POWER,
@@ -89,7 +90,7 @@ def plan() -> dict[str, Any]:
 def _point(size: float, length: float, scale: Any, rates: Any) -> dict[str, Any]:
     config = ladder(size, length, scale, rates)
     costs = arm_costs(config)
-    seeds = config.seeds if rates == "rule" else ()  # a grid ends with its plan
+    seeds = config.seeds if rates == "rule" else ()  # tuning ends with the plan
     runs = len(seeds) + costs[0].trials
     flops = sum(arm.flops for arm in costs) * runs / (len(config.seeds) + costs[0].trials)
     parameters = count_parameters(costs[0].run.model).total
@@ -102,13 +103,13 @@ def _point(size: float, length: float, scale: Any, rates: Any) -> dict[str, Any]
         "tokens": costs[0].run.total_sequences() * costs[0].run.context,
         "core_hours": round(flops / FLOPS_A_SECOND / 3600, 2),
         "command": f"stamm compare ladder size={size:g} tokens_a_parameter={length:g} scale={scale}"
-        + (" rates=grid" if rates == "grid" else ""),
+        + (f" rates={rates}" if rates != "rule" else ""),
     }
 
 
 def tune(run: Path, jobs: int, settings: Sequence[str]) -> None:
     """Execute the tuning runs of a point, up to its plan."""
-    compare("ladder", "rates=grid", *settings, out=run, jobs=jobs, before=to_the_plan)
+    compare("ladder", *settings, out=run, jobs=jobs, before=to_the_plan)
 
 
 def to_the_plan(run: RecipeRun) -> None:
@@ -221,7 +222,7 @@ def fitted_rule(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for point in points:
         for arm, trials in point["arms"].items() if _place(point) == TEST else ():
             place = base[point["scale"], arm] + float(np.dot(powers, shifts(point)))
-            mine = _with(trials, factors[point["scale"], arm])
+            mine = _with(trials, factors[point["scale"], arm]) or trials  # with the rule's factor
             grid, losses = [math.log(trial[0]) for trial in mine], [_loss(trial) for trial in mine]
             if not grid[0] < place < grid[-1]:
                 raise ValueError(f"{arm}: the rule's rate is not in the grid of the test")

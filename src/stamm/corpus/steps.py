@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from stamm.base.user_code import code_files
 from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 from stamm.corpus.config import CorpusConfig, PackConfig
 from stamm.corpus.corpus_filter import load_filters
 from stamm.corpus.inputs import check_kind, expand, locate
+from stamm.corpus.take_job import TakeConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizeConfig, TokenizerConfig
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.runs.job import Step
@@ -106,6 +109,26 @@ def token_steps(tokenizer: TokenizerConfig | TekkenConfig, pack: PackConfig) -> 
             outputs=(".",),
             sharded=True,
         ),
+    )
+
+
+def taken_steps(run: Path) -> tuple[Step, ...]:
+    """Steps that take the tokenizer, the packed tokens and the summary of the corpus from another run."""
+    taken = {
+        "corpus": ("summary.json",),
+        "tokenizer": ("tokenizer.json", "summary.json"),
+        "pack": (),
+    }
+    return tuple(
+        Step(
+            name=name,
+            job="take",
+            config=TakeConfig(files=files),
+            folder=name,
+            inputs={"taken": str(run.absolute() / name)},
+            outputs=files or (".",),
+        )
+        for name, files in taken.items()
     )
 
 

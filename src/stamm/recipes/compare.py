@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -17,11 +17,15 @@ from stamm.base.bounds import (
     within,
 )
 from stamm.base.config import to_plain, validate
+from stamm.base.errors import ConfigError
+from stamm.base.schema import read_record_if_present
 from stamm.compare.config import LookConfig, PlanConfig, config_hash
 from stamm.compare.records import PlannedArm
 from stamm.compare.steps import PAGE, look_step, page_step, plan_step
 from stamm.corpus.config import CorpusConfig, PackConfig
-from stamm.corpus.steps import corpus_steps, token_steps
+from stamm.corpus.ledger import HELD_OUT
+from stamm.corpus.records import PackManifest
+from stamm.corpus.steps import corpus_steps, taken_steps, token_steps
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.config import EngineConfig, RollBackAndSkip, SkipUpdate
 from stamm.evaluate.config import EvaluateConfig
@@ -54,6 +58,7 @@ from stamm.recipes.matching import (
     scaled_arms,
     scaled_run,
 )
+from stamm.recipes.study import MANIFEST
 from stamm.runs.executors import Execution, LocalExecutor
 from stamm.runs.job import Step
 
@@ -119,6 +124,8 @@ class Tuning:
 class Comparison:
     """Arms that differ in their feed-forward block, or in what they override, with confidence intervals.
 
+    packed       folder of a run whose tokenizer and packed tokens are used; `corpus`, `tokenizer` and
+                 `pack` are then not read. "": its own corpus
     pretrain     shared by the arms: its model takes each arm's block, its schedule each arm's rate;
                  non-finite losses do not stop a run: an arm that diverges loses
     arms         two or more, or one where a search adds another, each with its block and `overrides`
@@ -144,6 +151,7 @@ class Comparison:
     corpus: CorpusConfig
     tokenizer: TokenizerConfig | TekkenConfig
     pack: PackConfig
+    packed: str = ""
     pretrain: PretrainConfig
     arms: tuple[Arm, ...]
     baseline: str = "swiglu"
@@ -210,7 +218,7 @@ class Comparison:
             ("batch", len(pretrain.batch) == 1, "must have one stage: short runs shorten them all"),
             (
                 "model",
-                vocabulary == self.tokenizer.vocab_size,
+                bool(self.packed) or vocabulary == self.tokenizer.vocab_size,
                 f"does not have the vocabulary of tokenizer.vocab_size = {self.tokenizer.vocab_size}",
             ),
         )
@@ -319,11 +327,7 @@ class Comparison:
             ("pilot", piloted, "holds no comparison; name a folder that `stamm compare` wrote"),
         )
         runs = self.runs()
-        steps = [
-            *activation_steps(arm.ffn for arm in self.matched_arms()),
-            *corpus_steps(self.corpus),
-            *token_steps(self.tokenizer, self.pack),
-        ]
+        steps = [*activation_steps(arm.ffn for arm in self.matched_arms()), *self._text_steps()]
         if isinstance(self.matched, EqualTime):
             steps.append(self._step_timing(runs, self.matched))
         for arm, run in runs.items():
@@ -339,6 +343,31 @@ class Comparison:
                 steps.append(look_step(look, unless=gate))
                 gate = steps[-1].name
         return (*steps, page_step(self.report))
+
+    def _text_steps(self) -> Iterable[Step]:
+        if not self.packed:
+            return (*corpus_steps(self.corpus), *token_steps(self.tokenizer, self.pack))
+        pack = read_record_if_present(PackManifest, Path(self.packed) / "pack" / MANIFEST)
+        if pack is None:
+            raise ConfigError(
+                f"packed = {self.packed} holds no packed corpus",
+                fix="Set it to the folder of a run that has packed one, with its tokenizer",
+            )
+        validate(
+            self.pretrain,
+            (
+                "model",
+                self.pretrain.model.vocab_size >= pack.vocabulary,
+                f"has a smaller vocabulary than the tokenizer of {self.packed}, {pack.vocabulary}: "
+                f"set pretrain.model.vocab_size={pack.vocabulary}",
+            ),
+        )
+        if "held_out" in self.evaluate.tasks and HELD_OUT not in pack.splits:
+            raise ConfigError(
+                f"packed = {self.packed} has no held-out text to evaluate the models on",
+                fix="Take a run with corpus.held_out above 0, or set evaluate.tasks",
+            )
+        return taken_steps(Path(self.packed))
 
     def planned_looks(self) -> tuple[int, ...]:
         """Seeds after which there is a verdict: `looks`, or all seeds."""

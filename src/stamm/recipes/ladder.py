@@ -21,6 +21,7 @@ from stamm.recipes.matching import EqualParameters, EqualStart
 SIZES = {0.35: 64, 0.7: 96, 1.35: 144, 2.65: 208}  # million parameters: d_model
 SHIFTS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 TRIED_FACTORS = (1.0, 10.0, 100.0, 1000.0)  # of the rate of the shapes
+NEAR = (0.5, 1.0, 2.0)
 # Guesses of the best rates at the smallest point, and of how they fall with d_model and with tokens.
 RATES = {
     "as_is": {"swiglu": 4e-3, "relu2": 4e-3, "xielu": 4e-3},
@@ -37,7 +38,7 @@ def ladder(
     size: float = 0.35,
     tokens_a_parameter: float = 1.0,
     scale: Literal["as_is", "matched"] = "as_is",
-    rates: Literal["rule", "grid"] = "rule",
+    rates: Literal["rule", "near", "grid"] = "rule",
 ) -> Comparison:
     """A point of the ladder: size=0.35|0.7|1.35|2.65 tokens_a_parameter=1|5|20 scale=as_is|matched; set corpus.inputs=YOUR_TEXT.
 
@@ -46,8 +47,9 @@ def ladder(
     tokens_a_parameter   length of a run, in steps of 1,024 tokens
     scale                "matched": all blocks start with the standard deviation 0.6 (`EqualStart`)
     rates                "rule": `RATES` times (64 / d_model)^WIDTH_POWER (D0 / D)^LENGTH_POWER, with D tokens,
-                         and D0 of the smallest point. "grid": each arm chooses among SHIFTS times that rate by
-                         runs of the full length, and xIELU among TRIED_FACTORS, which tests the rule
+                         and D0 of the smallest point. "near": each arm chooses among NEAR times that rate by
+                         runs of the full length, which tests the rule; "grid": among SHIFTS times that rate, and
+                         xIELU among TRIED_FACTORS, which gives one
 
     Raises               ConfigError for another size, or fewer than 64 steps
     """
@@ -64,7 +66,7 @@ def ladder(
         )
     longer = steps / _steps(_SMALLEST, 1.0)
     shift = (_SMALLEST / SIZES[size]) ** WIDTH_POWER / longer**LENGTH_POWER
-    tried = SHIFTS if rates == "grid" else (1.0,)
+    tried = {"rule": (1.0,), "near": NEAR, "grid": SHIFTS}[rates]
     batch = base.pretrain.batch[0].size
     return replace(
         base,
@@ -84,9 +86,9 @@ def ladder(
             for arm in base.arms
         ),
         matched=EqualParameters(scale=EqualStart(deviation=0.6) if scale == "matched" else None),
-        tuning=Tuning(refinements=0, length=1.0, shape_factors=TRIED_FACTORS)
-        if rates == "grid"
-        else Tuning(refinements=0),
+        tuning=Tuning(
+            refinements=0, length=1.0, shape_factors=TRIED_FACTORS if rates == "grid" else ()
+        ),
         seeds=(201, 202, 203, 204) if size < 1 else (201, 202, 203),
     )
 

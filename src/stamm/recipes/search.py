@@ -109,6 +109,10 @@ class Search:
             (len(set(names)) != len(names), "two confirmations have the same name"),
             (bool(used & fresh), f"confirm has seeds of the search: {sorted(used & fresh)}"),
             (not sure, f"each confirmation must have a confidence of {CONFIRMED:g} or more"),
+            (
+                any(comparison.packed for comparison in self._comparisons()),
+                "a comparison has packed = RUN, but a search and its confirmations read texts of their own",
+            ),
             (not plain, "the baseline is gated, and candidates have one input"),
             (
                 len(baselines) != 1,

@@ -69,10 +69,10 @@ def tuned_run(folder: Path, at: tuple[float, float], scale: str, optimum: float)
     tokens = round(length * parameters)
     write(folder / "plan/plan.json", {"arms": [{"parameters": parameters, "tokens": tokens}]})
     for arm in ARMS:
-        factors = (1.0, 10.0, 100.0) if arm == "xielu" else (None,)
+        factors = (1.0, 10.0, 100.0) if arm == "xielu" and at != TEST else (None,)
         trials = [
             {"rate": optimum * 2**k, "shape_factor": f, "loss_nats": 0.1 * (k * math.log(2)) ** 2 + (f in {1.0, 100.0})}
-            for k in range(-2, 3) for f in factors
+            for k in (range(-1, 2) if at == TEST else range(-2, 3)) for f in factors
         ]  # fmt: skip
         write(folder / f"tune/{arm}/chosen/chosen.json", {"trials": trials})
     return folder

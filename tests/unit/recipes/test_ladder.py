@@ -14,6 +14,7 @@ from stamm.recipes.compare import Comparison
 from stamm.recipes.comparisons import smoke
 from stamm.recipes.ladder import (
     LENGTH_POWER,
+    NEAR,
     RATES,
     SHAPE_FACTORS,
     SHIFTS,
@@ -72,6 +73,10 @@ def test_the_grid_has_the_rate_of_the_rule_inside() -> None:
         factors = TRIED_FACTORS if other.name == "xielu" else (None,)
         assert tried.tuning_of(other.name).trials(run) == len(SHIFTS) * len(factors)
     assert all(high / low == 2 for low, high in itertools.pairwise(SHIFTS))
+    near = ladder(0.7, 5, "matched", "near")
+    for one, other in zip(ruled.arms, near.arms, strict=True):
+        assert other.overrides.rates == tuple(one.overrides.rates[0] * s for s in NEAR)  # type: ignore[index]
+        assert near.tuning_of(other.name).trials(near.runs()[other.name]) == len(NEAR)
     names = [step.name for step in tried.steps() if step.name.startswith("tune.xielu.")]
     assert len(names) == len(SHIFTS) * len(TRIED_FACTORS)
 
