@@ -21,7 +21,7 @@ class TakeConfig:
     files: tuple[str, ...] = ()
 
 
-def take(config: TakeConfig, workspace: Workspace) -> None:
+def take_files(config: TakeConfig, workspace: Workspace) -> None:
     """Take the files, each compared with the hash that its run recorded.
 
     Raises   DataError for a file that is missing or has other content

@@ -7,12 +7,16 @@ tuned points of docs/evidence/ladder_plan.json have not been run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from stamm.base.errors import ConfigError
 from stamm.models.config import GatedFFN, PlainFFN
 from stamm.models.flops import count_parameters
+from stamm.optim.config import AdamW
+from stamm.optim.schedules import Cosine, WarmupStableDecay
+from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.arm import Arm, ArmOverrides
 from stamm.recipes.compare import Comparison, Tuning
 from stamm.recipes.comparisons import claim
@@ -53,29 +57,13 @@ def ladder(
 
     Raises               ConfigError for another size, or fewer than 64 steps
     """
-    if size not in SIZES:
-        raise ConfigError(
-            f"size = {size:g} is not a size of the ladder",
-            fix=f"Sizes are {', '.join(f'{known:g}' for known in SIZES)} million parameters",
-        )
-    base, steps = _sized(SIZES[size]), _steps(SIZES[size], tokens_a_parameter)
-    if steps < _FEWEST_STEPS:
-        raise ConfigError(
-            f"tokens_a_parameter = {tokens_a_parameter:g} gives {steps} steps of {_STEP:,} tokens",
-            fix=f"Raise it until there are {_FEWEST_STEPS}",
-        )
-    longer = steps / _steps(_SMALLEST, 1.0)
-    shift = (_SMALLEST / SIZES[size]) ** WIDTH_POWER / longer**LENGTH_POWER
+    width = _width(size)
+    base = at_length(sized(width, _activations(width), "swiglu"), tokens_a_parameter)
     tried = {"rule": (1.0,), "near": NEAR, "grid": SHIFTS}[rates]
-    batch = base.pretrain.batch[0].size
+    shift = rule_shift(base)
     return replace(
         base,
-        pretrain=replace(
-            base.pretrain,
-            sequences=steps * batch,
-            schedule=replace(base.pretrain.schedule, warmup_sequences=round(steps / 20) * batch),
-            optimizer=replace(base.pretrain.optimizer, shape_lr_factor=SHAPE_FACTORS[scale]),
-        ),
+        pretrain=with_shape_factor(base.pretrain, SHAPE_FACTORS[scale]),
         arms=tuple(
             replace(
                 arm,
@@ -93,21 +81,132 @@ def ladder(
     )
 
 
-def _sized(width: int) -> Comparison:
-    """The comparison of `claim` with d_model = `width`."""
-    ffn = (width * 8 // 3 + 15) // 16 * 16
-    arms = [Arm(name="swiglu", ffn=GatedFFN(width=ffn, activation="swiglu"))]
-    arms += [
-        Arm(name=name, ffn=PlainFFN(width=ffn * 3 // 2, activation=name))
-        for name in ("relu2", "xielu")
+def ladder_expanded(
+    size: float = 0.35,
+    tokens_a_parameter: float = 5.0,
+    scale: Literal["as_is", "matched"] = "as_is",
+) -> Comparison:
+    """GELU against xGELU at a point of the ladder, rates near its rule; parameters and text as for compare.ladder.
+
+    Each arm chooses among NEAR times the rule's rate for ReLU², xGELU among factors of its shapes' rate, too.
+    """
+    width = _width(size)
+    arms = [
+        Arm(name=name, ffn=PlainFFN(width=_gated(width) * 3 // 2, activation=name))
+        for name in ("gelu", "xgelu")
     ]
-    base = claim(arms, "swiglu")
+    base = at_length(sized(width, arms, "gelu"), tokens_a_parameter)
+    return replace(
+        base,
+        matched=EqualParameters(scale=EqualStart(deviation=0.6) if scale == "matched" else None),
+        tuning=Tuning(
+            rates=_near(RATES[scale]["relu2"] * rule_shift(base)),
+            refinements=0,
+            length=1.0,
+            shape_factors=TRIED_FACTORS[:3],
+        ),
+        seeds=(201, 202, 203, 204),
+    )
+
+
+def ladder_recipe(size: float = 0.35, tokens_a_parameter: float = 5.0) -> Comparison:
+    """The arms of compare.evidence_ablation at a point of the ladder: its whole recipe, with AdamW, without QK-norm, with a cosine.
+
+    Parameters and text as for compare.ladder; 8 seeds, and each arm chooses among NEAR times the rule's rate for xIELU.
+    """
+    width, factor = _width(size), SHAPE_FACTORS["as_is"]
+    block = PlainFFN(width=_gated(width) * 3 // 2, activation="xielu")
+    parts = {
+        "whole": ArmOverrides(),
+        "adamw": ArmOverrides(optimizer=AdamW(shape_lr_factor=factor)),
+        "no_qk_norm": ArmOverrides(qk_norm=False),
+        "cosine": ArmOverrides(schedule=Cosine()),
+    }
+    arms = [Arm(name=name, ffn=block, overrides=overrides) for name, overrides in parts.items()]
+    base = at_length(sized(width, arms, "whole"), tokens_a_parameter)
+    return replace(
+        base,
+        pretrain=with_shape_factor(base.pretrain, factor),
+        tuning=Tuning(
+            rates=_near(RATES["as_is"]["xielu"] * rule_shift(base)), refinements=0, length=1.0
+        ),
+        seeds=tuple(range(211, 219)),
+    )
+
+
+def published(tokens_a_parameter: float = 100.0) -> Comparison:
+    """SwiGLU, ReLU² and xIELU as near to arXiv 2411.13010 as 0.28 M parameters are; set corpus.inputs=YOUR_TEXT.
+
+    Its block (SwiGLU 4 d_model wide, the others 6), as many heads as key-value heads, no QK-norm, tied embeddings, matrices of
+    standard deviation 0.025, AdamW with betas 0.9 and 0.95, decay 0.1, a warm-up of 2,000 of 70,000 steps, 1-sqrt from
+    55,500 on to 0, shapes at the common rate, every token. Rates are chosen by runs of a tenth of the length; 3 seeds.
+    """
+    width = 48
+    arms = [
+        Arm(name="swiglu", ffn=GatedFFN(width=4 * width, activation="swiglu")),
+        *(
+            Arm(name=name, ffn=PlainFFN(width=6 * width, activation=name))
+            for name in ("relu2", "xielu")
+        ),
+    ]
+    base = sized(width, arms, "swiglu")
+    model = replace(
+        base.pretrain.model,
+        num_heads=2,
+        num_kv_heads=2,
+        head_dim=24,
+        qk_norm=False,
+        norm_eps=1e-6,
+        init_std=0.025,
+    )
+    base = replace(base, pretrain=replace(base.pretrain, model=model))
+    run = at_length(base, tokens_a_parameter).pretrain
+    sequences = run.total_sequences()
+    schedule = WarmupStableDecay(
+        warmup_sequences=round(sequences * 2 / 70), decay_share=1 - 55.5 / 70, law="1-sqrt"
+    )
+    return replace(
+        base,
+        pretrain=replace(run, optimizer=AdamW(), schedule=schedule, goldfish=None),
+        tuning=Tuning(rates=(1e-3, 2e-3, 4e-3, 8e-3), refinements=0, length=0.1),
+        seeds=(221, 222, 223),
+    )
+
+
+def _width(size: float) -> int:
+    if size not in SIZES:
+        raise ConfigError(
+            f"size = {size:g} is not a size of the ladder",
+            fix=f"Sizes are {', '.join(f'{known:g}' for known in SIZES)} million parameters",
+        )
+    return SIZES[size]
+
+
+def _gated(width: int) -> int:
+    """Width of a gated block at a d_model of `width`."""
+    return (width * 8 // 3 + 15) // 16 * 16
+
+
+def _activations(width: int) -> list[Arm]:
+    ffn = _gated(width)
+    return [
+        Arm(name="swiglu", ffn=GatedFFN(width=ffn, activation="swiglu")),
+        *(
+            Arm(name=name, ffn=PlainFFN(width=ffn * 3 // 2, activation=name))
+            for name in ("relu2", "xielu")
+        ),
+    ]
+
+
+def sized(width: int, arms: Sequence[Arm], baseline: str) -> Comparison:
+    """The comparison of `claim` with d_model = `width` and the other dimensions of the ladder."""
+    base = claim(arms, baseline)
     model = replace(
         base.pretrain.model,
         vocab_size=_VOCABULARY,
         d_model=width,
         num_layers=_LAYERS,
-        num_heads=width // 32,
+        num_heads=max(width // 32, 1),
         num_kv_heads=1,
         head_dim=32,
         tied_embeddings=True,
@@ -119,7 +218,48 @@ def _sized(width: int) -> Comparison:
     )
 
 
-def _steps(width: int, tokens_a_parameter: float) -> int:
-    base = _sized(width)
+def at_length(base: Comparison, tokens_a_parameter: float) -> Comparison:
+    """`base` with runs of so many tokens a parameter of its baseline, a twentieth of them warm-up."""
     model = base.baseline_arm().model_of(base.pretrain.model)
-    return round(tokens_a_parameter * count_parameters(model).total / _STEP)
+    steps = round(tokens_a_parameter * count_parameters(model).total / _STEP)
+    if steps < _FEWEST_STEPS:
+        raise ConfigError(
+            f"tokens_a_parameter = {tokens_a_parameter:g} gives {steps} steps of {_STEP:,} tokens",
+            fix=f"Raise it until there are {_FEWEST_STEPS}",
+        )
+    batch = base.pretrain.batch[0].size
+    warmup = round(steps / 20) * batch
+
+    def longer(arm: Arm) -> Arm:
+        own = arm.overrides.schedule
+        if own is None:
+            return arm
+        schedule = replace(own, warmup_sequences=warmup)
+        return replace(arm, overrides=replace(arm.overrides, schedule=schedule))
+
+    return replace(
+        base,
+        pretrain=replace(
+            base.pretrain,
+            sequences=steps * batch,
+            schedule=replace(base.pretrain.schedule, warmup_sequences=warmup),
+        ),
+        arms=tuple(map(longer, base.arms)),
+    )
+
+
+def rule_shift(base: Comparison) -> float:
+    """The rule's rate at the width and length of `base`, as a multiple of that at the smallest point."""
+    smallest = at_length(sized(_SMALLEST, _activations(_SMALLEST), "swiglu"), 1.0)
+    width = base.pretrain.model.d_model / _SMALLEST
+    longer = base.pretrain.total_sequences() / smallest.pretrain.total_sequences()
+    return float(width**-WIDTH_POWER * longer**-LENGTH_POWER)
+
+
+def with_shape_factor(run: PretrainConfig, factor: float) -> PretrainConfig:
+    """`run` with the rate of its shapes at `factor` times the common one."""
+    return replace(run, optimizer=replace(run.optimizer, shape_lr_factor=factor))
+
+
+def _near(rate: float) -> tuple[float, ...]:
+    return tuple(rate * factor for factor in NEAR)

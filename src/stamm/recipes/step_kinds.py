@@ -39,7 +39,7 @@ _KINDS = (
     StepKind("replay", "stamm.corpus.opt_out_replay:replay"),
     StepKind("copy_tokenizer", "stamm.corpus.tokenize_job:copy_tokenizer"),
     StepKind("reuse_tokens", "stamm.corpus.tokenize_job:reuse_tokens"),
-    StepKind("take", "stamm.corpus.take_job:take"),
+    StepKind("take", "stamm.corpus.take_job:take_files"),
     StepKind("tokenizer", "stamm.corpus.tokenizer.job:train_tokenizer"),
     StepKind("tokenize", "stamm.corpus.tokenize_job:tokenize"),
     StepKind("pack", "stamm.corpus.pack_job:pack"),

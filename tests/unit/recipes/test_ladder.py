@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stamm.base.errors import ConfigError
 from stamm.models.flops import count_parameters
+from stamm.optim.config import AdamW
 from stamm.recipes.catalog import get
 from stamm.recipes.compare import Comparison
 from stamm.recipes.comparisons import smoke
+from stamm.recipes.evidence_recipes import evidence_ablation
 from stamm.recipes.ladder import (
     LENGTH_POWER,
     NEAR,
@@ -22,6 +25,10 @@ from stamm.recipes.ladder import (
     TRIED_FACTORS,
     WIDTH_POWER,
     ladder,
+    ladder_expanded,
+    ladder_recipe,
+    published,
+    rule_shift,
 )
 from stamm.recipes.matching import output_deviation
 from stamm.recipes.recipe_source import recipe_source
@@ -79,6 +86,44 @@ def test_the_grid_has_the_rate_of_the_rule_inside() -> None:
         assert near.tuning_of(other.name).trials(near.runs()[other.name]) == len(NEAR)
     names = [step.name for step in tried.steps() if step.name.startswith("tune.xielu.")]
     assert len(names) == len(SHIFTS) * len(TRIED_FACTORS)
+
+
+def test_other_claims_at_points_of_the_ladder() -> None:
+    shift = rule_shift(ladder(0.7, 5))
+    expanded = ladder_expanded(0.7, 5, "matched")
+    assert expanded.tuning.rates == tuple(RATES["matched"]["relu2"] * shift * s for s in NEAR)
+    trials = {n: expanded.tuning_of(n).trials(run) for n, run in expanded.runs().items()}
+    assert trials == {"gelu": 3, "xgelu": 9}
+    assert output_deviation(expanded.runs()["gelu"].model) == pytest.approx(0.6, rel=1e-4)
+    recipe = ladder_recipe(0.7, 5)
+    runs = recipe.runs()
+    for name, other in evidence_ablation().runs().items():
+        run = runs[name]
+        assert run.goldfish == other.goldfish and run.model.qk_norm == other.model.qk_norm
+        assert type(run.schedule) is type(other.schedule)
+        assert run.optimizer == replace(other.optimizer, shape_lr_factor=SHAPE_FACTORS["as_is"])
+    assert {run.total_sequences() for run in runs.values()} == {ladder(0.7, 5).pretrain.sequences}
+    assert {run.schedule.warmup_sequences for run in runs.values()} == {
+        ladder(0.7, 5).pretrain.schedule.warmup_sequences
+    }
+    assert {run.optimizer.shape_lr_factor for run in runs.values()} == {SHAPE_FACTORS["as_is"]}
+    assert not runs["no_qk_norm"].model.qk_norm and isinstance(runs["adamw"].optimizer, AdamW)
+
+
+def test_the_published_setting() -> None:
+    runs = published().runs()
+    for run in runs.values():
+        count = count_parameters(run.model).total
+        assert run.total_sequences() * run.context == pytest.approx(100 * count, rel=1e-3)
+        assert (run.model.qk_norm, run.model.init_std, run.goldfish) == (False, 0.025, None)
+        steps = run.total_sequences() / run.batch[0].size
+        rates = [
+            run.schedule.rate(round(share * steps) * 4, run.total_sequences())
+            for share in (0.2, 0.79, 1)
+        ]
+        assert rates[0] == rates[1] > rates[2]
+    widths = {name: run.model.ffn.width / run.model.d_model for name, run in runs.items()}
+    assert widths == {"swiglu": 4, "relu2": 6, "xielu": 6}
 
 
 @pytest.mark.parametrize(
