@@ -64,8 +64,7 @@ def plan() -> dict[str, Any]:
             "of three tuned points, by a parabola in ln(rate), give the rates and one pair of powers for all arms "
             "of both scales. The rate of the shapes is that times the factor with the least sum of its least losses at the "
             "three points, by scale. At the point of the test half, one and two times the rule's rate are tried with its factor: the loss at the rule's rate may exceed the best "
-            "by 0.01 nats in no arm; otherwise rates of larger points are tuned (rates=near). Before ladder_rates.json is there, the values below are "
-            "guesses, around which the grids lie.",
+            "by 0.01 nats in no arm; otherwise rates of larger points are tuned (rates=near).",
             "width_power": WIDTH_POWER,
             "length_power": LENGTH_POWER,
             "rates": RATES,
