@@ -113,6 +113,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("compare.ladder", ladder.ladder),
     Recipe("compare.ladder_expanded", ladder.ladder_expanded),
     Recipe("compare.ladder_recipe", ladder.ladder_recipe),
+    Recipe("compare.ladder_structured", ladder.ladder_structured),
     Recipe("compare.published", ladder.published),
     Recipe("compare.activations_gpu", comparisons.activations_gpu),
     Recipe("search.activations", searches.activations),

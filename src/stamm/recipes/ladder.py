@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Literal
 
 from stamm.base.errors import ConfigError
-from stamm.models.config import GatedFFN, PlainFFN
+from stamm.losses.config import Goldfish
+from stamm.models.config import Dense, GatedFFN, LowRank, PlainFFN, SelfGuide, Structured
 from stamm.models.flops import count_parameters
 from stamm.optim.config import AdamW
 from stamm.optim.schedules import Cosine, WarmupStableDecay
@@ -19,7 +20,7 @@ from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.arm import Arm, ArmOverrides
 from stamm.recipes.compare import Comparison, Tuning
 from stamm.recipes.comparisons import claim
-from stamm.recipes.matching import EqualParameters, EqualStart
+from stamm.recipes.matching import EqualFlops, EqualParameters, EqualStart
 
 SIZES = {0.35: 64, 0.7: 96, 1.35: 144, 2.65: 208}  # million parameters: d_model
 SHIFTS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
@@ -110,27 +111,54 @@ def ladder_expanded(
 
 
 def ladder_recipe(size: float = 0.35, tokens_a_parameter: float = 5.0) -> Comparison:
-    """The arms of compare.evidence_ablation at a point of the ladder: its whole recipe, with AdamW, without QK-norm, with a cosine.
+    """The Apertus recipe at a point of the ladder, with AdamW, without QK-norm, with a cosine, and trained on every token.
 
-    Parameters and text as for compare.ladder; 8 seeds, and each arm chooses among NEAR times the rule's rate for xIELU.
+    The parts of compare.evidence_ablation and the Goldfish loss, each taken out. Parameters and text as for compare.ladder; 8 seeds, and
+    each arm chooses among NEAR times the rule's rate for xIELU.
     """
     width, factor = _width(size), SHAPE_FACTORS["as_is"]
     block = PlainFFN(width=_gated(width) * 3 // 2, activation="xielu")
+    mask = Goldfish(k=50, h=50)
     parts = {
-        "whole": ArmOverrides(),
-        "adamw": ArmOverrides(optimizer=AdamW(shape_lr_factor=factor)),
-        "no_qk_norm": ArmOverrides(qk_norm=False),
-        "cosine": ArmOverrides(schedule=Cosine()),
+        "whole": ArmOverrides(goldfish=mask),
+        "adamw": ArmOverrides(goldfish=mask, optimizer=AdamW(shape_lr_factor=factor)),
+        "no_qk_norm": ArmOverrides(goldfish=mask, qk_norm=False),
+        "cosine": ArmOverrides(goldfish=mask, schedule=Cosine()),
+        "every_token": ArmOverrides(),
     }
     arms = [Arm(name=name, ffn=block, overrides=overrides) for name, overrides in parts.items()]
     base = at_length(sized(width, arms, "whole"), tokens_a_parameter)
     return replace(
         base,
-        pretrain=with_shape_factor(base.pretrain, factor),
+        pretrain=replace(with_shape_factor(base.pretrain, factor), goldfish=None),
         tuning=Tuning(
             rates=_near(RATES["as_is"]["xielu"] * rule_shift(base)), refinements=0, length=1.0
         ),
         seeds=tuple(range(211, 219)),
+    )
+
+
+def ladder_structured(size: float = 0.35, tokens_a_parameter: float = 5.0) -> Comparison:
+    """The arms of compare.evidence_structured at a point of the ladder, at equal FLOPs; parameters and text as for compare.ladder.
+
+    6 seeds; each arm chooses among NEAR times the rule's rate for ReLU². Tokens a parameter are those of the low-rank arm.
+    """
+    width = _width(size)
+    block = PlainFFN(width=4 * width, activation="gelu", linear=LowRank(rank=width // 2))
+    guided = ArmOverrides(structured=Structured(guide=SelfGuide()))
+    arms = [
+        Arm(name="low_rank", ffn=block),
+        Arm(name="self_guided", ffn=block, overrides=guided),
+        Arm(name="dense", ffn=replace(block, linear=Dense())),
+    ]
+    base = sized(width, arms[:1], "low_rank")
+    base = at_length(replace(base, matched=EqualFlops(), arms=tuple(arms)), tokens_a_parameter)
+    return replace(
+        base,
+        tuning=Tuning(
+            rates=_near(RATES["as_is"]["relu2"] * rule_shift(base)), refinements=0, length=1.0
+        ),
+        seeds=tuple(range(231, 237)),
     )
 
 

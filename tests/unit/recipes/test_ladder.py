@@ -14,7 +14,7 @@ from stamm.optim.config import AdamW
 from stamm.recipes.catalog import get
 from stamm.recipes.compare import Comparison
 from stamm.recipes.comparisons import smoke
-from stamm.recipes.evidence_recipes import evidence_ablation
+from stamm.recipes.evidence_recipes import evidence_ablation, evidence_structured
 from stamm.recipes.ladder import (
     LENGTH_POWER,
     NEAR,
@@ -27,6 +27,7 @@ from stamm.recipes.ladder import (
     ladder,
     ladder_expanded,
     ladder_recipe,
+    ladder_structured,
     published,
     rule_shift,
 )
@@ -97,6 +98,7 @@ def test_other_claims_at_points_of_the_ladder() -> None:
     assert output_deviation(expanded.runs()["gelu"].model) == pytest.approx(0.6, rel=1e-4)
     recipe = ladder_recipe(0.7, 5)
     runs = recipe.runs()
+    assert runs.pop("every_token").goldfish is None
     for name, other in evidence_ablation().runs().items():
         run = runs[name]
         assert run.goldfish == other.goldfish and run.model.qk_norm == other.model.qk_norm
@@ -108,6 +110,21 @@ def test_other_claims_at_points_of_the_ladder() -> None:
     }
     assert {run.optimizer.shape_lr_factor for run in runs.values()} == {SHAPE_FACTORS["as_is"]}
     assert not runs["no_qk_norm"].model.qk_norm and isinstance(runs["adamw"].optimizer, AdamW)
+
+
+def test_structured_layers_at_equal_flops() -> None:
+    comparison = ladder_structured(0.35, 5)
+    runs, other = comparison.runs(), evidence_structured().runs()
+    assert list(runs) == list(other)
+    for name, run in runs.items():
+        assert run.model.structured == other[name].model.structured
+        assert type(run.model.ffn.linear) is type(other[name].model.ffn.linear)
+    lengths = {name: run.total_sequences() for name, run in runs.items()}
+    assert lengths["dense"] < lengths["low_rank"] > lengths["self_guided"]
+    parameters = count_parameters(runs["low_rank"].model).total
+    assert lengths["low_rank"] * runs["low_rank"].context == pytest.approx(
+        5 * parameters, rel=0.002
+    )
 
 
 def test_the_published_setting() -> None:
