@@ -8,11 +8,13 @@ All decode the same given tokens after a prompt of 32, so that nothing is drawn.
 by round, and the processor time of the steps alone counts. Before they are timed, their logits must agree.
 
 Models: "llama" is SwiGLU, "apertus" xIELU with QK-norm. With --experts the arms are a model with experts,
-with a random router, and the dense model of the same matrices.
+with a random router, and the dense model of the same matrices; with --rank a model whose feed-forward matrices have that rank, and
+the same with these multiplied out.
 
 Run      python -m bench.decode [--models llama apertus] [--sizes 17M 110M] [--rows 1 2 4 8] [--threads 1]
          [--rounds 9] [--tokens 64] [--out FILE.jsonl]; with the variables of `bench.capability` for AVX2
          python -m bench.decode --sizes 126M --rows 1 --experts 8 4
+         python -m bench.decode --sizes 110M --rank 384
 Prints   medians and ratios; with --out appends one JSON line per model and number of rows, with the
          machine and the commit
 """
@@ -37,7 +39,7 @@ from bench.trainers import Size, model_config
 from stamm.export.gguf_file import write_gguf
 from stamm.export.gguf_tokenizer import GgufTokenizer
 from stamm.export.llama_cpp import LlamaCpp
-from stamm.models.config import Experts
+from stamm.models.config import Experts, LowRank, Structured
 from stamm.models.decode_layer import TorchStack
 from stamm.models.decode_step import DecodeStep, run_prompts, stack_weights
 from stamm.models.decoder import Decoder, build_decoder
@@ -117,6 +119,9 @@ def measured(name: str, size: str, options: argparse.Namespace) -> list[dict[str
     Raises   SystemExit when they compute different things.
     """
     config = replace(model_config(name, SIZES[size]), tied_embeddings=size == "126M")
+    if options.rank:
+        ffn = replace(config.ffn, linear=LowRank(rank=options.rank))
+        config = replace(config, ffn=ffn, structured=Structured(keep_first=False))
     decoder = build_decoder(config, seed=1).eval()
     random = torch.Generator().manual_seed(0)
     longest = PROMPT + options.tokens
@@ -125,7 +130,7 @@ def measured(name: str, size: str, options: argparse.Namespace) -> list[dict[str
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
-        if not options.experts:
+        if not (options.experts or options.rank):
             write_model(path, decoder)
         for rows in options.rows:
             arms: dict[str, Arm] = {"stamm": Stamm(decoder, rows, prompt, True)}
@@ -134,6 +139,12 @@ def measured(name: str, size: str, options: argparse.Namespace) -> list[dict[str
                 carved = with_experts(decoder, experts)
                 arms = {"carved": Stamm(carved, rows, prompt, True), "dense": arms["stamm"]}
                 arms["torch"] = Stamm(carved, rows, prompt, False)
+            elif options.rank:
+                arms = {
+                    "factors": arms["stamm"],
+                    "merged": Stamm(decoder.merged(), rows, prompt, True),
+                }
+                arms["torch"] = Stamm(decoder, rows, prompt, False)
             else:
                 if rows == 1:
                     arms["llama.cpp"] = Llama(path, prompt, longest)
@@ -148,6 +159,7 @@ def measured(name: str, size: str, options: argparse.Namespace) -> list[dict[str
         "tokens": options.tokens,
         "threads": options.threads,
         **({"experts": options.experts} if options.experts else {}),
+        **({"rank": options.rank} if options.rank else {}),
     }
     return [facts | line for line in lines]
 
@@ -193,6 +205,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 2, 4, 8])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--experts", nargs=2, type=int, metavar=("COUNT", "ACTIVE"))
+    parser.add_argument("--rank", type=int, help="of all feed-forward matrices")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--out", type=Path)
@@ -201,9 +214,11 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     facts = processor_facts()
     print(f"{options.tokens} tokens after {PROMPT}, {options.threads} threads; processor ms a step")
-    parts = ("carved", "dense", "torch") if options.experts else ("stamm", "llama.cpp", "torch")
+    parts = ("stamm", "llama.cpp", "torch")
+    if options.experts or options.rank:
+        parts = ("factors", "merged", "torch") if options.rank else ("carved", "dense", "torch")
     print(f"{'model':<14} rows" + "".join(f"{arm:>10}" for arm in parts), end="")
-    goal = CARVED_GOAL if options.experts else GOAL
+    goal = CARVED_GOAL if options.experts else 1.0 if options.rank else GOAL
     print("".join(f"{'/ ' + arm:>13}" for arm in parts[1:]) + f"; goal {goal:.2f}", flush=True)
     for name in options.models:
         for size in options.sizes:

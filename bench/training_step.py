@@ -49,7 +49,7 @@ from stamm.runs.manifest import environment
 WARM_UP = 4
 
 
-def _data(config: PretrainConfig, count: int) -> Tensor:
+def made_up_tokens(config: PretrainConfig, count: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     shape = (count, config.batch[0].size, config.context + 1)
     return torch.randint(73, config.model.vocab_size, shape, generator=generator)
@@ -156,7 +156,7 @@ def main() -> None:
             config = replace(config, engine=replace(config.engine, compile="off"))
         set_determinism(config.engine.threads)
         torch.use_deterministic_algorithms(False)  # the Trainer's default; ours needs no switch
-        data = _data(config, 8)
+        data = made_up_tokens(config, 8)
         tokens = data.shape[1] * config.context
         with tempfile.TemporaryDirectory() as folder:
             ours, theirs = Ours(config, data), Theirs(config, data, options.compiled, Path(folder))

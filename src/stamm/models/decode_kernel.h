@@ -239,9 +239,14 @@ inline void multiply(const Product (&products)[N], const float* x, int64_t x_ste
 using Pass = void(const Strided* in, const Strided* out, int64_t rows, int64_t columns,
                   const double* parameters, double* sums, double* partial, int threads);
 
-// A feed-forward block, or an expert of one; gate.weight: NULL in a plain block.
+// A matrix, or one of low rank: `last` multiplies what `first` gives. first.weight: NULL where there is one.
+struct Factors {
+  Matrix first, last;
+  const Matrix& of_input() const { return first.weight ? first : last; }
+};
+// A feed-forward block, or an expert of one; gate.last.weight: NULL in a plain block.
 struct Block {
-  Matrix gate, up, down;
+  Factors gate, up, down;
 };
 
 // blocks: one, or the experts, of equal sizes, where router.weight is not NULL: the first `shared` act on
@@ -261,35 +266,49 @@ struct Layer {
 
 // Buffers for all rows: normal and added (d_model), qkv, attended (heads, width), and gate and up, which
 // are as wide as the inputs of a layer's last matrix, and 0 behind its outputs: rows of a block, or a row's
-// acting experts. multiplied: (row, expert) pairs so far.
+// acting experts. inner: what first factors give, of two matrices, also 0 behind. multiplied: (row, expert)
+// pairs so far.
 struct Stack {
   const Layer* layers;
   int64_t count, rows, d_model;
   const float* norm;
   float eps;
   Matrix head;
-  float *normal, *added, *qkv, *attended, *gate, *up;
+  float *normal, *added, *qkv, *attended, *gate, *up, *inner;
   int64_t* multiplied;
 };
 
 // Inputs of a block's activation in gate and up, from row `first` of these.
 inline void enter(const Block& block, const Stack& s, const float* x, int64_t rows, int64_t first,
                   int threads) {
-  const int64_t step = block.down.inputs;
-  const Product up{block.up, s.up + first * step, step};
-  if (block.gate.weight)
-    multiply<2>({{block.gate, s.gate + first * step, step}, up}, x, s.d_model, rows, threads);
-  else
+  const int64_t step = block.down.of_input().inputs;
+  const Product up{block.up.last, s.up + first * step, step};
+  const Product gate{block.gate.last, s.gate + first * step, step};
+  if (block.up.first.weight) {
+    const int64_t rank = block.up.last.inputs;
+    float* of_gate = s.inner + rows * rank;
+    const Product inner{block.up.first, s.inner, rank};
+    if (block.gate.last.weight) {
+      multiply<2>({inner, {block.gate.first, of_gate, rank}}, x, s.d_model, rows, threads);
+      multiply<1>({gate}, of_gate, rank, rows, threads);
+    } else {
+      multiply<1>({inner}, x, s.d_model, rows, threads);
+    }
+    multiply<1>({up}, s.inner, rank, rows, threads);
+  } else if (block.gate.last.weight) {
+    multiply<2>({gate, up}, x, s.d_model, rows, threads);
+  } else {
     multiply<1>({up}, x, s.d_model, rows, threads);
+  }
 }
 
 // up = f(up), or f(gate) up.
 inline void activate(const Layer& layer, const Stack& s, int64_t rows, int threads) {
   const Block& block = layer.blocks[0];
-  const int64_t width = block.up.outputs, step = block.down.inputs;
+  const int64_t width = block.up.last.outputs, step = block.down.of_input().inputs;
   const bool whole = width == step && !layer.by_column;  // as one row
   const Strided up{s.up, step, 1}, gated[] = {{s.gate, step, 1}, up};
-  layer.activation(block.gate.weight ? gated : &up, &up, whole ? 1 : rows, whole ? rows * width : width,
+  layer.activation(block.gate.last.weight ? gated : &up, &up, whole ? 1 : rows, whole ? rows * width : width,
                    layer.parameters, nullptr, nullptr, threads);
 }
 
@@ -314,11 +333,13 @@ inline void choose(const Layer& layer, float* scores, int64_t* experts, float* w
 
 // added = the block of normal.
 inline void feed_forward(const Layer& layer, const Stack& s, int threads) {
-  const int64_t step = layer.blocks[0].down.inputs;
+  const Factors& down = layer.blocks[0].down;
+  const int64_t step = down.of_input().inputs, rank = down.last.inputs;
   if (!layer.router.weight) {
     enter(layer.blocks[0], s, s.normal, s.rows, 0, threads);
     activate(layer, s, s.rows, threads);
-    multiply<1>({{layer.blocks[0].down, s.added, s.d_model}}, s.up, step, s.rows, threads);
+    if (down.first.weight) multiply<1>({{down.first, s.inner, rank}}, s.up, step, s.rows, threads);
+    multiply<1>({{down.last, s.added, s.d_model}}, down.first.weight ? s.inner : s.up, rank, s.rows, threads);
     return;
   }
   int64_t experts[most_experts];
@@ -333,9 +354,9 @@ inline void feed_forward(const Layer& layer, const Stack& s, int threads) {
     for (int64_t k = 0; k < layer.active; ++k, ++*s.multiplied) {
       float* h = s.up + k * step;
       for (int64_t i = 0; i < step; ++i) h[i] *= weights[k];
-      Matrix down = layer.blocks[experts[k]].down;
-      if (k) down.bias = y;  // adds to what is there
-      multiply<1>({{down, y, s.d_model}}, h, step, 1, threads);
+      Matrix of_expert = layer.blocks[experts[k]].down.last;
+      if (k) of_expert.bias = y;  // adds to what is there
+      multiply<1>({{of_expert, y, s.d_model}}, h, step, 1, threads);
     }
   }
 }

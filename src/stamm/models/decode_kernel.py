@@ -32,6 +32,7 @@ from stamm.base.errors import ConfigError, RunError
 from stamm.models.attention_mask import cache_mask
 from stamm.models.decode_layer import (
     DecodeStack,
+    Factors,
     HeadShape,
     LayerWeights,
     Norm,
@@ -69,8 +70,12 @@ class _MatrixPointers(ctypes.Structure):
     )
 
 
+class _FactorPointers(ctypes.Structure):
+    _fields_ = tuple((name, _MatrixPointers) for name in ("first", "last"))
+
+
 class _BlockPointers(ctypes.Structure):
-    _fields_ = tuple((name, _MatrixPointers) for name in ("gate", "up", "down"))
+    _fields_ = tuple((name, _FactorPointers) for name in ("gate", "up", "down"))
 
 
 class _LayerPointers(ctypes.Structure):
@@ -93,7 +98,10 @@ class _StackPointers(ctypes.Structure):
         ("norm", _POINTERS),
         ("eps", ctypes.c_float),
         ("head", _MatrixPointers),
-        *((name, _POINTERS) for name in ("normal", "added", "qkv", "attended", "gate", "up")),
+        *(
+            (name, _POINTERS)
+            for name in ("normal", "added", "qkv", "attended", "gate", "up", "inner")
+        ),
         ("multiplied", _POINTERS),
     )
 
@@ -133,12 +141,13 @@ class FusedStack:
         scores = torch.empty(rows * shape.heads, columns + 2 * _LANES)
         first, d_model = self._layers[0], len(self._norm.weight)
         # Zeros: behind an odd number of hidden neurons are inputs of the last matrix.
-        width = first.blocks[0].down.inputs * first.active
+        width = _padded(self._weights.layers[0].width) * first.active
         gate, up = (torch.zeros(rows, width) for _ in range(2))
+        inner = torch.zeros(2, rows, _padded(max(layer.rank for layer in self._weights.layers)))
         normal, added = (torch.empty(rows, d_model) for _ in range(2))
         qkv = torch.empty(rows, shape.heads + 2 * shape.kv_heads, shape.width)
         attended = torch.empty(rows, shape.heads, shape.width)
-        buffers = (normal, added, qkv, attended, gate, up)
+        buffers = (normal, added, qkv, attended, gate, up, inner)
         self._buffers = (angles, scores, *buffers)
         self._gate, self._up = gate, up
         rest = angles.data_ptr(), scores.data_ptr()
@@ -193,7 +202,10 @@ class FusedStack:
         router = weights.router
         blocks = [
             _BlockPointers(
-                *(_MatrixPointers() if matrix is None else self._matrix(matrix) for matrix in block)
+                *(
+                    _FactorPointers() if factors is None else self._factors(factors)
+                    for factors in block
+                )
             )
             for block in weights.blocks
         ]
@@ -208,6 +220,10 @@ class FusedStack:
             *((0, 1) if router is None else (router.experts.shared, router.experts.active)),
             *self._activation(weights),
         )
+
+    def _factors(self, factors: Factors) -> _FactorPointers:
+        *first, last = map(self._matrix, factors)
+        return _FactorPointers(first[0] if first else _MatrixPointers(), last)
 
     def _matrix(self, weight_OI: Tensor, bias_O: Tensor | None = None) -> _MatrixPointers:
         kept, packed = self._pages.packed(weight_OI), True
@@ -345,8 +361,8 @@ def _example() -> StackWeights:
         out=normal(64, 64) / 8,
         ffn_norm=Norm(normal(64), 1e-5),
         gate=None,
-        up=normal(39, 64) / 8,
-        down=normal(64, 39) / 8,
+        up=(normal(39, 64) / 8,),
+        down=(normal(21, 39) / 8, normal(64, 21) / 4),
         activation=build_activation("relu"),
     )
     return StackWeights(
@@ -363,11 +379,12 @@ def _chosen(weights: StackWeights, rows: int) -> str:
     rows = min(1 << (rows - 1).bit_length(), _PROBED[0])
     norm = ", QK norm" if first.qk_norm is not None else ""
     gated = ", gated" if first.gate is not None else ""
+    rank = f", rank {first.rank}" if first.rank else ""
     router = first.router
     acting = f", {router.experts.active} of {len(first.blocks)} experts" if router else ""
     return measured(
         f"decoding float32 B={rows} H={shape.heads} K={shape.kv_heads} E={shape.width}"
-        f" D={weights.head.shape[1]} F={len(first.up)} {first.activation.spec.name}{gated}{acting}{norm}",
+        f" D={weights.head.shape[1]} F={first.width} {first.activation.spec.name}{gated}{rank}{acting}{norm}",
         _arms(weights, rows),
         content=build.content([_SOURCE.read_text(encoding="utf-8")]),
         processor=build.processor(),

@@ -24,6 +24,10 @@ _PACKED_MATRIX = 2**18  # numbers of the smallest matrix that torch packs
 _PACKED_MODEL = 2**27  # numbers in matrices of the largest model that is packed: a copy in memory
 
 
+Factors = tuple[Tensor, ...]
+"""A matrix, or the two of a matrix of low rank, in the order in which they multiply."""
+
+
 class Norm(NamedTuple):
     """Weight of an RMS norm, or weights of the heads of queries and keys, (H + K, E); and epsilon."""
 
@@ -56,19 +60,33 @@ class LayerWeights:
     qk_norm: Norm | None
     out: Tensor
     ffn_norm: Norm
-    gate: Tensor | None
-    up: Tensor
-    down: Tensor
+    gate: Factors | None
+    up: Factors
+    down: Factors
     activation: Activation | GatedActivation
     router: Router | None = None
     steering: Tensor | None = None
 
     @property
-    def blocks(self) -> list[tuple[Tensor | None, Tensor, Tensor]]:
+    def width(self) -> int:
+        """Hidden neurons of the block, or of all its experts."""
+        return len(self.up[-1])
+
+    @property
+    def rank(self) -> int:
+        """Of its matrices of low rank; 0 without any."""
+        return max(len(factors[0]) if len(factors) > 1 else 0 for factors in (self.up, self.down))
+
+    @property
+    def blocks(self) -> list[tuple[Factors | None, Factors, Factors]]:
         """Gate, up and down of each expert, or of the whole block."""
-        count = 1 if self.router is None else self.router.experts.count
-        gates = [None] * count if self.gate is None else self.gate.chunk(count)
-        return list(zip(gates, self.up.chunk(count), self.down.chunk(count, dim=1), strict=True))
+        if self.router is None:
+            return [(self.gate, self.up, self.down)]
+        count = self.router.experts.count
+        (up,), (down,), gate = self.up, self.down, self.gate
+        gates = [None] * count if gate is None else [(part,) for part in gate[0].chunk(count)]
+        halves = zip(up.chunk(count), down.chunk(count, dim=1), strict=True)
+        return [(g, (u,), (d,)) for g, (u, d) in zip(gates, halves, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +109,7 @@ class StackWeights:
         for layer in self.layers:
             matrices += [*layer.projections, layer.out]
             matrices += [] if layer.router is None else [layer.router.weight.detach()]
-            matrices += [w for block in layer.blocks for w in block if w is not None]
+            matrices += [w for block in layer.blocks for factors in block for w in factors or ()]
         return matrices
 
     @property
@@ -216,7 +234,7 @@ class _TorchLayer:
 def _feed_forward(weights: LayerWeights, packed_rows: int) -> Callable[[Tensor], Tensor]:
     """The block with its present shape parameters."""
     blocks = [
-        [_product(w.contiguous(), packed_rows) for w in block if w is not None]
+        [_products(factors, packed_rows) for factors in block if factors is not None]
         for block in weights.blocks
     ]
     function = weights.activation.frozen()
@@ -224,6 +242,14 @@ def _feed_forward(weights: LayerWeights, packed_rows: int) -> Callable[[Tensor],
         return ExpertStep(weights.router, function, blocks)
     *inputs, down = blocks[0]
     return lambda x_BD: down(function(*(multiply(x_BD) for multiply in inputs)))
+
+
+def _products(factors: Factors, packed_rows: int) -> Callable[[Tensor], Tensor]:
+    """The product with a matrix, or with both of its factors."""
+    *first, last = [_product(w.contiguous(), packed_rows) for w in factors]
+    if not first:
+        return last
+    return lambda x_BD: last(first[0](x_BD))
 
 
 def _product(

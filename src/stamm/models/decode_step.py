@@ -26,10 +26,12 @@ from torch import Tensor, nn
 from stamm.base.errors import ConfigError
 from stamm.models.attention import KVCache
 from stamm.models.attention_mask import cache_mask
+from stamm.models.config import LowRank
 from stamm.models.decode_kernel import build_stack
-from stamm.models.decode_layer import HeadShape, LayerWeights, Norm, StackWeights
+from stamm.models.decode_layer import Factors, HeadShape, LayerWeights, Norm, StackWeights
 from stamm.models.decoder import Decoder, DecoderLayer
 from stamm.models.ffn import GatedFeedForward
+from stamm.models.linear import StructuredLinear
 from stamm.models.norm import RMSNorm
 from stamm.models.padding import padded
 
@@ -202,7 +204,7 @@ def _layer_weights(layer: nn.Module, shape: HeadShape, dtype: torch.dtype) -> La
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     biases = [p.bias for p in projections if p.bias is not None]
     block: Any = layer.mlp
-    gate = _weight(block.gate_proj) if isinstance(block, GatedFeedForward) else None
+    gate = _factors(block.gate_proj) if isinstance(block, GatedFeedForward) else None
     return LayerWeights(
         attention_norm=_norm(layer.attention_layernorm, dtype),
         projections=[_weight(projection) for projection in projections],
@@ -211,8 +213,8 @@ def _layer_weights(layer: nn.Module, shape: HeadShape, dtype: torch.dtype) -> La
         out=_weight(attention.o_proj),
         ffn_norm=_norm(layer.feedforward_layernorm, dtype),
         gate=gate,
-        up=_weight(block.up_proj),
-        down=_weight(block.down_proj),
+        up=_factors(block.up_proj),
+        down=_factors(block.down_proj),
         activation=block.act_fn,
         router=block.router,
         steering=layer.steering_D,
@@ -233,8 +235,15 @@ def _qk_norm(layer: DecoderLayer, shape: HeadShape, dtype: torch.dtype) -> Norm 
     return Norm(torch.stack(weights).detach().to(dtype), queries.eps)
 
 
+def _factors(linear: nn.Module) -> Factors:
+    """The weight of a dense matrix, or the two factors of one of low rank."""
+    if isinstance(linear, StructuredLinear) and isinstance(linear.form, LowRank):
+        return linear.first.detach(), linear.second.detach()
+    return (_weight(linear),)
+
+
 def _weight(linear: nn.Module) -> Tensor:
-    """The weight of a dense matrix; a merged decoder has only dense ones.
+    """The weight of a dense matrix.
 
     Raises   ConfigError for any other module, such as one with an adapter
     """

@@ -22,7 +22,7 @@ from stamm.losses.language_model import LossOutput, masked_cross_entropy
 from stamm.losses.sequence import sequence_log_probs
 from stamm.models.attention import Attention, KVCache
 from stamm.models.attention_mask import AttentionInputs, Mask, attention_inputs
-from stamm.models.config import DecoderConfig, GatedFFN, PlainFFN
+from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
 from stamm.models.ffn import build_ffn
 from stamm.models.frozen_linear import FrozenLinear
 from stamm.models.guide_draws import uses_guide
@@ -399,6 +399,14 @@ class Decoder(nn.Module):
         decoder.config = self.config.merged()
         decoder.model.config = decoder.config
         return decoder
+
+    def for_decoding(self) -> Decoder:
+        """The same function with the matrices that a step of decoding multiplies: dense ones, or of low rank.
+
+        Others are multiplied out, as in `merged`; at few rows a step takes as long as reading its matrices, of which
+        factors of low rank have fewer numbers.
+        """
+        return self if isinstance(self.config.ffn.linear, LowRank) else self.merged()
 
 
 def build_blank(config: DecoderConfig) -> Decoder:

@@ -102,7 +102,7 @@ def sample(
         check_prompt(decoder, prompt, f"prompt {index}")
     numbers = range(len(prompts)) if keys is None else keys
     if prompts:
-        decoder = decoder.merged()
+        decoder = decoder.for_decoding()
         starts = _computed(decoder, prompts, numbers, config.slots)
         yield from sample_from(decoder, starts, len(prompts), config, stop_ids)
 
@@ -114,7 +114,7 @@ def sample_from(
     config: SamplingConfig,
     stop_ids: frozenset[int],
 ) -> Iterator[Sampled]:
-    """`sample` after `count` computed prompts; the decoder has no structured matrices (`merged`)."""
+    """`sample` after `count` computed prompts; the decoder is one `for_decoding`."""
     step = DecodeStep(decoder, min(config.slots, count))
     for _, ended in Decoding(decoder, step, iter(starts), count, config, stop_ids).steps():
         yield from ended

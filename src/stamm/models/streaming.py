@@ -29,7 +29,7 @@ class StreamingGenerator:
     """
 
     def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder.merged()
+        self._decoder = decoder.for_decoding()
         self._step: DecodeStep | None = None
         self._caches = [KVCache() for _ in decoder.model.layers]
         self._cached: list[int] = []

@@ -16,7 +16,14 @@ from stamm.activations.module import Activation
 from stamm.base.errors import ConfigError
 from stamm.models import decode_kernel as module
 from stamm.models import decode_layer
-from stamm.models.config import DecoderConfig, Experts, GatedFFN, PlainFFN
+from stamm.models.config import (
+    DecoderConfig,
+    Experts,
+    GatedFFN,
+    LowRank,
+    PlainFFN,
+    Structured,
+)
 from stamm.models.decode_kernel import AttentionPointers, FusedStack
 from stamm.models.decode_layer import HeadShape, Norm, TorchStack
 from stamm.models.decode_step import DecodeStep, PromptStates, run_prompts, stack_weights
@@ -230,6 +237,7 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
     assert bool(stack(x, lengths, mask, 40, 40).isfinite().all())
 
 
+ALL = Structured(keep_first=False)
 MODELS: dict[str, dict[str, Any]] = {
     "xielu, grouped, qk norm": {"ffn": PlainFFN(width=48), "num_kv_heads": 2},
     "swiglu": {"ffn": GatedFFN(width=24), "qk_norm": False, "num_kv_heads": 4},
@@ -239,6 +247,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "experts": {"ffn": GatedFFN(width=120, experts=Experts(count=5, active=2)), "qk_norm": False},
     "shared experts": {"ffn": PlainFFN(width=96, experts=Experts(count=6, active=3, shared=1))},
     "experts, eps, by torch": {"ffn": PlainFFN(width=84, compat="eps", experts=Experts(count=4))},
+    "low rank": {"ffn": PlainFFN(width=48, linear=LowRank(rank=16))},
+    "low rank, odd, gated": {"ffn": GatedFFN(width=43, linear=LowRank(rank=9)), "structured": ALL},
+    "low rank, eps, by torch": {"ffn": PlainFFN(width=41, compat="eps", linear=LowRank(rank=7))},
 }
 
 

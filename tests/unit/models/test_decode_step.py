@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from stamm.base.errors import ConfigError
-from stamm.models.config import DecoderConfig, GatedFFN, LowRank, PlainFFN
-from stamm.models.decode_step import DecodeStep, run_prompts
+from stamm.models.config import BlockDense, DecoderConfig, GatedFFN, LowRank, PlainFFN
+from stamm.models.decode_step import DecodeStep, run_prompts, stack_weights
 from stamm.models.decoder import Decoder, build_decoder
 from stamm.models.lora import add_adapters
 from stamm.models.lora_config import Lora
@@ -18,6 +18,8 @@ MODELS = {
     "swiglu": {"ffn": GatedFFN(width=24), "qk_norm": False, "num_kv_heads": 4},
     "eps": {"ffn": PlainFFN(width=40, compat="eps"), "num_kv_heads": 1},
     "tied, low rank": {"ffn": PlainFFN(width=40, linear=LowRank(rank=8)), "tied_embeddings": True},
+    "gated, low rank": {"ffn": GatedFFN(width=24, linear=LowRank(rank=8))},
+    "blocks": {"ffn": PlainFFN(width=40, linear=BlockDense(blocks=2, rank=8))},
 }
 
 
@@ -33,7 +35,7 @@ def decoder(**options: object) -> Decoder:
             **options,
         }
     )
-    return build_decoder(config, seed=5).double().merged()
+    return build_decoder(config, seed=5).double().for_decoding()
 
 
 def last_logits(model: Decoder, sequence: list[int]) -> Tensor:
@@ -113,6 +115,20 @@ def test_the_cache_grows_with_the_longest_sequence_alone() -> None:
             step.fill(turn // 10 % 2, states, 0)
         step(torch.tensor([1, 2]))
     assert step.columns < 250
+
+
+def test_matrices_of_low_rank_are_decoded_as_factors_and_others_merged() -> None:
+    for linear, merged in ((LowRank(rank=8), False), (BlockDense(blocks=2, rank=8), True)):
+        model = build_decoder(
+            DecoderConfig(
+                vocab_size=61, d_model=32, num_layers=2, num_heads=4, ffn=PlainFFN(width=40, linear=linear)
+            ),
+            seed=5,
+        )  # fmt: skip
+        first, second = stack_weights(model.for_decoding()).layers
+        assert (model.for_decoding() is not model) == merged
+        assert first.rank == 0  # kept dense
+        assert (second.rank, len(second.up), second.width) == ((0, 1, 40) if merged else (8, 2, 40))
 
 
 def test_adapters_must_be_merged() -> None:
