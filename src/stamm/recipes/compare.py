@@ -353,15 +353,12 @@ class Comparison:
                 f"packed = {self.packed} holds no packed corpus",
                 fix="Set it to the folder of a run that has packed one, with its tokenizer",
             )
-        validate(
-            self.pretrain,
-            (
-                "model",
-                self.pretrain.model.vocab_size >= pack.vocabulary,
-                f"has a smaller vocabulary than the tokenizer of {self.packed}, {pack.vocabulary}: "
-                f"set pretrain.model.vocab_size={pack.vocabulary}",
-            ),
-        )
+        size = self.pretrain.model.vocab_size
+        if size < pack.vocabulary:
+            raise ConfigError(
+                f"pretrain.model.vocab_size = {size} is smaller than the vocabulary of packed = {self.packed}",
+                fix=f"Set pretrain.model.vocab_size={pack.vocabulary} or more",
+            )
         if "held_out" in self.evaluate.tasks and HELD_OUT not in pack.splits:
             raise ConfigError(
                 f"packed = {self.packed} has no held-out text to evaluate the models on",

@@ -73,8 +73,9 @@ def test_a_run_that_does_not_fit_is_refused(smoke_run: Path, tmp_path: Path) -> 
     small = resolve(
         "compare.smoke", [f"packed={smoke_run}", f"pretrain.model.vocab_size={vocabulary - 1}"]
     )
-    with pytest.raises(ConfigError, match=f"set pretrain.model.vocab_size={vocabulary}"):
+    with pytest.raises(ConfigError, match=f"vocab_size = {vocabulary - 1} is smaller") as error:
         small.config.steps()
+    assert f"vocab_size={vocabulary} or more" in error.value.fix
     (tmp_path / "pack").mkdir()
     manifest = read_json(smoke_run / "pack" / "manifest.json")
     manifest["splits"].pop("held_out")
