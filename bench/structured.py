@@ -3,7 +3,7 @@
 One xIELU decoder; ranks are d_model / 2 and d_model / 4, as in arXiv 2406.16450, and every layer is structured. Forms take turns, round by round;
 the first steps of a turn are not counted. Decoding: `python -m bench.decode --rank`.
 
-Run      python -m bench.structured [--size 17M] [--rounds 3] [--steps 4] [--threads 1] [--out FILE.jsonl]
+Run      python -m bench.structured [--size 17M] [--rounds 5] [--steps 3] [--threads 1] [--out FILE.jsonl]
 Prints   medians and ratios; with --out appends one JSON line per form with the machine and the commit
 """
 
@@ -24,7 +24,7 @@ from stamm.models.determinism import set_determinism
 from stamm.models.flops import count_parameters, training_flops
 from stamm.recipes.demo import demo
 
-WARM_UP = 2
+WARM_UP, ROWS = 1, 4
 
 
 def forms(width: int) -> dict[str, Linear]:
@@ -41,8 +41,8 @@ def main() -> None:
     """Take turns and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--size", choices=tuple(SIZES), default="17M")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -55,18 +55,22 @@ def main() -> None:
             base, ffn=replace(base.ffn, linear=form), structured=Structured(keep_first=False)
         )
         models[name] = model
-        config = replace(run, model=model)
+        config = replace(run, model=model, batch=(replace(run.batch[0], size=ROWS),))
         runs[name] = Ours(config, made_up_tokens(config, 8))
-    spent: dict[str, list[float]] = {name: [] for name in runs}
+    spent: dict[str, list[float]] = {name: [] for name in runs}  # of a step, by round
+    for ours in runs.values():
+        ours.turn(1)  # compiles
     for _ in range(options.rounds):
         for name, ours in runs.items():
-            spent[name] += ours.turn(options.steps + WARM_UP)[WARM_UP:]
+            times = ours.turn(options.steps + WARM_UP)[WARM_UP:]
+            spent[name].append(statistics.median(times))
     facts = processor_facts()
-    tokens = run.batch[0].size * run.context
+    tokens = ROWS * run.context
     dense = training_flops(base, run.context)
     print(f"{'form':<20} {'ms a step':>10} {'of dense':>9} {'FLOPs':>7} {'parameters':>11}")
     for name, model in models.items():
-        share = statistics.median(spent[name]) / statistics.median(spent["dense"])
+        pairs = zip(spent[name], spent["dense"], strict=True)
+        share = statistics.median(mine / other for mine, other in pairs)
         flops = training_flops(model, run.context) / dense
         count = count_parameters(model).total
         milliseconds = 1e3 * statistics.median(spent[name])
