@@ -156,8 +156,9 @@ def best_rate(trials: Sequence[Sequence[Any]]) -> float:
     left, middle, right = losses[at - 1 : at + 2]
     if not math.isfinite(left + right):
         return float(trials[at][0])
-    # Steps are equal.
-    return math.exp(x[1] + (x[2] - x[1]) * 0.5 * (left - right) / (left - 2 * middle + right))
+    before, after = x[1] - x[0], x[2] - x[1]
+    falls, rises = (left - middle) / before, (right - middle) / after
+    return math.exp(x[1] + 0.5 * (falls * after - rises * before) / (falls + rises))
 
 
 def best_factor(trials: Sequence[Sequence[Sequence[Any]]]) -> float | None:

@@ -52,8 +52,8 @@ def ladder(
     tokens_a_parameter   length of a run, in steps of 1,024 tokens
     scale                "matched": all blocks start with the standard deviation 0.6 (`EqualStart`)
     rates                "rule": `RATES` times (64 / d_model)^WIDTH_POWER (D0 / D)^LENGTH_POWER, with D tokens,
-                         and D0 of the smallest point. "near": each arm chooses among NEAR times that rate by
-                         runs of the full length, which tests the rule; "grid": among SHIFTS times that rate, and
+                         and D0 of the smallest point. "near": each arm chooses among NEAR times that rate, and two
+                         more beside the best or beyond an edge, by runs of the full length, which tests the rule; "grid": among SHIFTS times that rate, and
                          xIELU among TRIED_FACTORS, which gives one
 
     Raises               ConfigError for another size, or fewer than 64 steps
@@ -76,7 +76,9 @@ def ladder(
         ),
         matched=EqualParameters(scale=EqualStart(deviation=0.6) if scale == "matched" else None),
         tuning=Tuning(
-            refinements=0, length=1.0, shape_factors=TRIED_FACTORS if rates == "grid" else ()
+            refinements=int(rates == "near"),
+            length=1.0,
+            shape_factors=TRIED_FACTORS if rates == "grid" else (),
         ),
         seeds=(201, 202, 203, 204) if size < 1 else (201, 202, 203),
     )
@@ -102,7 +104,7 @@ def ladder_expanded(
         matched=EqualParameters(scale=EqualStart(deviation=0.6) if scale == "matched" else None),
         tuning=Tuning(
             rates=_near(RATES[scale]["relu2"] * rule_shift(base)),
-            refinements=0,
+            refinements=1,
             length=1.0,
             shape_factors=TRIED_FACTORS[:3],
         ),
@@ -132,7 +134,7 @@ def ladder_recipe(size: float = 0.35, tokens_a_parameter: float = 5.0) -> Compar
         base,
         pretrain=replace(with_shape_factor(base.pretrain, factor), goldfish=None),
         tuning=Tuning(
-            rates=_near(RATES["as_is"]["xielu"] * rule_shift(base)), refinements=0, length=1.0
+            rates=_near(RATES["as_is"]["xielu"] * rule_shift(base)), refinements=1, length=1.0
         ),
         seeds=tuple(range(211, 219)),
     )
@@ -156,7 +158,7 @@ def ladder_structured(size: float = 0.35, tokens_a_parameter: float = 5.0) -> Co
     return replace(
         base,
         tuning=Tuning(
-            rates=_near(RATES["as_is"]["relu2"] * rule_shift(base)), refinements=0, length=1.0
+            rates=_near(RATES["as_is"]["relu2"] * rule_shift(base)), refinements=1, length=1.0
         ),
         seeds=tuple(range(231, 237)),
     )

@@ -39,6 +39,7 @@ def test_the_committed_plan_is_that_of_the_recipe() -> None:
 def test_the_best_rate_is_the_minimum_of_a_parabola() -> None:
     trials = [(rate, (math.log(rate / 3e-3)) ** 2) for rate in (1e-3, 2e-3, 4e-3, 8e-3)]
     assert best_rate(trials) == pytest.approx(3e-3)
+    assert best_rate([trials[0], trials[2], trials[3]]) == pytest.approx(3e-3)  # of unequal steps
     assert best_rate([(1e-3, 2.0), (2e-3, 1.0), (4e-3, None)]) == 2e-3
     with pytest.raises(ValueError, match=r"the best rate, 0\.008, is at an edge"):
         best_rate([(2e-3, 3.0), (4e-3, 2.0), (8e-3, 1.0)])
