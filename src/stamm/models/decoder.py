@@ -403,10 +403,11 @@ class Decoder(nn.Module):
     def for_decoding(self) -> Decoder:
         """The same function with the matrices that a step of decoding multiplies: dense ones, or of low rank.
 
-        Others are multiplied out, as in `merged`; at few rows a step takes as long as reading its matrices, of which
-        factors of low rank have fewer numbers.
+        Others are multiplied out and guides left out, as in `merged`. A step for few rows takes as long as reading its
+        matrices, and factors of low rank have fewer numbers.
         """
-        return self if isinstance(self.config.ffn.linear, LowRank) else self.merged()
+        guided = any(linear.guide is not None for _, linear in structured_linears(self))
+        return self if isinstance(self.config.ffn.linear, LowRank) and not guided else self.merged()
 
 
 def build_blank(config: DecoderConfig) -> Decoder:

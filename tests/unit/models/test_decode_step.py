@@ -7,9 +7,18 @@ import torch
 from torch import Tensor
 
 from stamm.base.errors import ConfigError
-from stamm.models.config import BlockDense, DecoderConfig, GatedFFN, LowRank, PlainFFN
+from stamm.models.config import (
+    BlockDense,
+    DecoderConfig,
+    GatedFFN,
+    LowRank,
+    PlainFFN,
+    SelfGuide,
+    Structured,
+)
 from stamm.models.decode_step import DecodeStep, run_prompts, stack_weights
 from stamm.models.decoder import Decoder, build_decoder
+from stamm.models.linear import structured_linears
 from stamm.models.lora import add_adapters
 from stamm.models.lora_config import Lora
 
@@ -129,6 +138,19 @@ def test_matrices_of_low_rank_are_decoded_as_factors_and_others_merged() -> None
         assert (model.for_decoding() is not model) == merged
         assert first.rank == 0  # kept dense
         assert (second.rank, len(second.up), second.width) == ((0, 1, 40) if merged else (8, 2, 40))
+
+
+def test_guides_of_a_model_in_training_are_not_decoded() -> None:
+    ffn = PlainFFN(width=40, linear=LowRank(rank=8))
+    model = decoder(ffn=ffn, structured=Structured(guide=SelfGuide())).train()
+    sequence = tokens(7, seed=1)
+    expected = last_logits(model.for_decoding(), sequence)
+    model.add_guides()
+    for _, linear in structured_linears(model):
+        linear.guided = True
+        torch.nn.init.normal_(linear.guide)
+    assert not torch.allclose(last_logits(model, sequence), expected)
+    torch.testing.assert_close(last_logits(model.for_decoding(), sequence), expected)
 
 
 def test_adapters_must_be_merged() -> None:
