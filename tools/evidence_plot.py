@@ -85,7 +85,7 @@ def draw(rows: Sequence[Estimate | str]) -> str:
     lines = [row for row in rows if isinstance(row, Estimate)]
     ends = [end for row in lines for end in (row.low, row.high)]
     shares = [100 * math.expm1(e) for row in lines for e in row.log_tokens or ()]
-    bits, tokens = _Axis(ends, 0.05, 172, 338), _Axis(shares, 10, 352, 446)
+    bits, tokens = _Axis(ends, 0.05, 172, 328), _Axis(shares, 10, 364, 448)
     bottom = _TOP + _ROW * len(rows)
     parts = [
         *bits.grid(_TOP - 8, bottom, 2, "+.1f"),
@@ -110,8 +110,8 @@ def draw(rows: Sequence[Estimate | str]) -> str:
         "<title>Differences in held-out loss and in tokens to the same loss, with 95 % intervals</title>\n"
         f"<style>{_STYLE}</style>\n"
         f'<rect width="{_WIDTH}" height="{height}" fill="#fff"/>\n'
-        '<text class="tick" x="255" y="18">bits per byte</text><text class="tick" x="255" y="36">← lower · higher →</text>'
-        '<text class="tick" x="394" y="18">tokens to the</text><text class="tick" x="394" y="36">same loss, %</text>'
+        '<text class="tick" x="250" y="18">bits per byte</text><text class="tick" x="250" y="36">← lower · higher →</text>'
+        '<text class="tick" x="406" y="18">tokens to the</text><text class="tick" x="406" y="36">same loss, %</text>'
         f'<text class="end" x="{_WIDTH - 6}" y="18">parameters,</text><text class="end" x="{_WIDTH - 6}" y="36">tokens/p.</text>\n'
         + "\n".join([*parts, *_legend(bottom + 42, lines)])
         + "\n</svg>\n"
