@@ -115,7 +115,9 @@ those of the smallest point, transferred by a rule that a further point tests ([
         text += f"\nRates fall with width^{rule['width_power']:.2f} and tokens^{rule['length_power']:.2f}."
         worst = max((one["excess_nats"] for one in rule["test"]), default=None)
         if worst is not None:
-            text += f" At the point of the test the rule costs at most {worst:.4f} nats against the best of its grid."
+            allowed = plan["rule"]["test_nats"]
+            kept = "" if worst <= allowed else ": it is rejected, and its successor is being tuned"
+            text += f" At the point of the test the rule costs at most {worst:.4f} nats against the best rate that was tried, where {allowed:g} is allowed{kept}."
         text += "\n"
     if not (folder / "ladder.json").is_file():
         return f"{text}\nNo point is measured yet: planned.\n"

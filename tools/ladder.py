@@ -43,6 +43,7 @@ from tools.evidence_studies import diverged
 SCALES = ("matched", "as_is")
 # Points whose rates are tuned: three that the rule is fitted to, and one that tests it.
 TUNED, TEST = ((0.35, 1.0), (0.7, 1.0), (0.35, 5.0)), (0.7, 5.0)
+TEST_NATS = 0.01  # that the rule may cost at the point of the test
 FITTED = ((0.35, 1.0), (0.35, 5.0), (0.35, 20.0), (0.7, 1.0), (0.7, 5.0), (1.35, 1.0), (1.35, 5.0), (2.65, 1.0))  # fmt: skip
 # By scale: the points that are predicted before they are run.
 PREDICTED = {"matched": ((0.7, 20.0), (1.35, 20.0)), "as_is": ((0.7, 20.0),)}
@@ -64,7 +65,8 @@ def plan() -> dict[str, Any]:
             "of three tuned points, by a parabola in ln(rate), give the rates and one pair of powers for all arms "
             "of both scales. The rate of the shapes is that times the factor with the least sum of its least losses at the "
             "three points, by scale. At the point of the test half, one and two times the rule's rate are tried with its factor: the loss at the rule's rate may exceed the best "
-            "by 0.01 nats in no arm; otherwise rates of larger points are tuned (rates=near).",
+            f"by {TEST_NATS:g} nats in no arm; otherwise rates of larger points are tuned (rates=near).",
+            "test_nats": TEST_NATS,
             "width_power": WIDTH_POWER,
             "length_power": LENGTH_POWER,
             "rates": RATES,

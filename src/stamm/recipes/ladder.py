@@ -1,7 +1,8 @@
 """A ladder of comparisons: xIELU, ReLU² and SwiGLU over four sizes and three lengths, scale matched or not.
 
 Each point is an ordinary comparison. Its learning rates are not tuned at the point: those of the smallest point are
-transferred by a rule, which `rates=near` tests at any other point.
+transferred by a rule, which `rates=near` tests at any other point. **The present rule has failed that test** (0.7 M parameters,
+5 tokens a parameter: docs/log/2026-11-28-ladder-rates.md), so tune a point with `rates=near`.
 """
 
 from __future__ import annotations
