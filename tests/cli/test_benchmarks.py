@@ -68,7 +68,11 @@ QUICK: dict[str, list[tuple[str, str]]] = {
         (
             "--models llama --sizes tiny --rows 1 --rounds 1 --tokens 2",
             r"llama tiny +1 +\d+\.\d{3} +\d+\.\d{3} +\d+\.\d{3} +\d+\.\d\d",
-        )
+        ),
+        (
+            "--models apertus --sizes tiny --rows 2 --rank 32 --rounds 1 --tokens 2",
+            r"apertus tiny +2( +\d+\.\d{3}){3}",
+        ),
     ],
     "dedup": [
         ("recall MADE/texts.jsonl", r'"recall": 1\.0'),
@@ -111,6 +115,9 @@ QUICK: dict[str, list[tuple[str, str]]] = {
             "--arms stamm-eager trainer --rounds 1 --steps 1 --warm-up 1 --threads 1 --no-commands",
             r"\| trainer \| [\d,]+ ",
         )
+    ],
+    "structured": [
+        ("--size tiny --rounds 1 --steps 1", r"block shuffle, 1/4 +\d+\.\d +\d+\.\d\d +0\.\d\d")
     ],
     "training_step": [
         (
