@@ -61,7 +61,11 @@ def ladder(
     """
     width = _width(size)
     base = at_length(sized(width, _activations(width), "swiglu"), tokens_a_parameter)
-    tried = {"rule": (1.0,), "near": NEAR, "grid": SHIFTS}[rates]
+    tried, tuning = {
+        "rule": ((1.0,), Tuning(refinements=0)),
+        "near": (NEAR, Tuning(refinements=1, length=1.0)),
+        "grid": (SHIFTS, Tuning(refinements=0, length=1.0, shape_factors=TRIED_FACTORS)),
+    }[rates]
     shift = rule_shift(base)
     return replace(
         base,
@@ -76,11 +80,7 @@ def ladder(
             for arm in base.arms
         ),
         matched=EqualParameters(scale=EqualStart(deviation=0.6) if scale == "matched" else None),
-        tuning=Tuning(
-            refinements=int(rates == "near"),
-            length=1.0,
-            shape_factors=TRIED_FACTORS if rates == "grid" else (),
-        ),
+        tuning=tuning,
         seeds=(201, 202, 203, 204) if size < 1 else (201, 202, 203),
     )
 
