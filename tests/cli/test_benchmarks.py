@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import re
 import shlex
@@ -255,3 +256,19 @@ def test_a_benchmark_runs(
     )
     assert done.returncode in ((0, 1) if name in MAY_MISS else (0,)), done.stderr[-3000:]
     assert re.search(figure, done.stdout), done.stdout[-3000:]
+
+
+def test_points_of_the_ladder_run_side_by_side(smoke_run: Path, tmp_path: Path) -> None:
+    """`bench/gpu_ladder.sh` without a GPU: a tuned point, and one that is refused and so fails the whole."""
+    script = ROOT / "bench" / "gpu_ladder.sh"
+    settings = "tokens_a_parameter=0.18 pretrain.engine.compile=off pretrain.model.num_layers=1"
+    points = [f"size=0.35 {settings} rates=near tuning.refinements=0", "size=7"]
+    done = subprocess.run(
+        ["bash", script, smoke_run, tmp_path / "out", "2", *points],
+        env={**environment(), "DEVICE": "cpu", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    tuned, refused = done.stdout.splitlines()
+    assert "plan: done" in tuned and "size = 7 is not a size of the ladder" in refused
+    assert list((tmp_path / "out").glob("*rates=near*/tune/xielu/chosen/chosen.json"))

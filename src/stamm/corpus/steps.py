@@ -9,7 +9,7 @@ from stamm.corpus.classifiers.config import CLASSIFIER_FILES
 from stamm.corpus.config import CorpusConfig, PackConfig
 from stamm.corpus.corpus_filter import load_filters
 from stamm.corpus.inputs import check_kind, expand, locate
-from stamm.corpus.take_job import TakeConfig
+from stamm.corpus.reuse_job import ReuseConfig
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizeConfig, TokenizerConfig
 from stamm.corpus.transparency.config import EvidenceConfig
 from stamm.runs.job import Step
@@ -112,9 +112,9 @@ def token_steps(tokenizer: TokenizerConfig | TekkenConfig, pack: PackConfig) -> 
     )
 
 
-def taken_steps(run: Path) -> tuple[Step, ...]:
-    """Steps that take the tokenizer, the packed tokens and the summary of the corpus from another run."""
-    taken = {
+def reused_steps(run: Path) -> tuple[Step, ...]:
+    """Steps that reuse the tokenizer, the packed tokens and the summary of the corpus of another run."""
+    reused = {
         "corpus": ("summary.json",),
         "tokenizer": ("tokenizer.json", "summary.json"),
         "pack": (),
@@ -122,13 +122,13 @@ def taken_steps(run: Path) -> tuple[Step, ...]:
     return tuple(
         Step(
             name=name,
-            job="take",
-            config=TakeConfig(files=files),
+            job="reuse",
+            config=ReuseConfig(files=files),
             folder=name,
-            inputs={"taken": str(run.absolute() / name)},
+            inputs={"reused": str(run.absolute() / name)},
             outputs=files or (".",),
         )
-        for name, files in taken.items()
+        for name, files in reused.items()
     )
 
 

@@ -7,7 +7,6 @@ the range of each document.
 from __future__ import annotations
 
 import functools
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from stamm.base.errors import DataError
 from stamm.base.files import atomic, remove_leftovers
-from stamm.base.receipts import check_file
 from stamm.corpus.shards import open_shard, token_type, type_code, write_shard
 from stamm.corpus.tables import TableWriter, columns, part, parts, read_rows
 from stamm.corpus.tokenizer.config import TokenizeConfig
@@ -88,15 +86,6 @@ def tokenize_shard(job: ShardedJob, task: ShardTask) -> ShardResult:
 def _tokenizer(common: tuple[tuple[str, str, str], ...]) -> Tokenizer:
     ((_, path, _),) = common
     return Tokenizer.load(Path(path))
-
-
-def copy_tokenizer(config: TokenizeConfig, workspace: Workspace) -> None:
-    """Copy the vocabulary of inputs["tokenizer"]: the copied tokens need the same one."""
-    remove_leftovers(workspace.folder)
-    source = workspace.inputs["tokenizer"] / FILE
-    check_file(source)
-    with atomic(workspace.folder / FILE) as path:
-        shutil.copyfile(source, path)
 
 
 def reuse_tokens(config: TokenizeConfig, workspace: Workspace) -> None:

@@ -375,7 +375,7 @@ def _example() -> StackWeights:
 
 
 def _chosen(weights: StackWeights, rows: int) -> str:
-    shape, first = weights.shape, weights.layers[0]
+    shape, first = weights.shape, weights.layers[-1]
     rows = min(1 << (rows - 1).bit_length(), _PROBED[0])
     norm = ", QK norm" if first.qk_norm is not None else ""
     gated = ", gated" if first.gate is not None else ""
@@ -392,10 +392,10 @@ def _chosen(weights: StackWeights, rows: int) -> str:
 
 
 def _arms(weights: StackWeights, rows: int) -> dict[str, Callable[[], Tensor]]:
-    """One layer by both, for rows whose caches are half full on average."""
+    """The last layer, as the first may be kept dense, by both, for rows whose caches are half full on average."""
     random = torch.Generator().manual_seed(0)
     columns, shape = _PROBED[1], weights.shape
-    probed = replace(weights, layers=weights.layers[:1], head=weights.head[:64])
+    probed = replace(weights, layers=weights.layers[-1:], head=weights.head[:64])
     cache = rows, shape.kv_heads, columns, shape.width
     keys, values = (torch.randn(cache, generator=random) for _ in range(2))
     x_BD = torch.randn(rows, weights.head.shape[1], generator=random)

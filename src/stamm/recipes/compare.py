@@ -25,7 +25,7 @@ from stamm.compare.steps import PAGE, look_step, page_step, plan_step
 from stamm.corpus.config import CorpusConfig, PackConfig
 from stamm.corpus.ledger import HELD_OUT
 from stamm.corpus.records import PackManifest
-from stamm.corpus.steps import corpus_steps, taken_steps, token_steps
+from stamm.corpus.steps import corpus_steps, reused_steps, token_steps
 from stamm.corpus.tokenizer.config import TekkenConfig, TokenizerConfig
 from stamm.engine.config import EngineConfig, RollBackAndSkip, SkipUpdate
 from stamm.evaluate.config import EvaluateConfig
@@ -364,7 +364,7 @@ class Comparison:
                 f"packed = {self.packed} has no held-out text to evaluate the models on",
                 fix="Take a run with corpus.held_out above 0, or set evaluate.tasks",
             )
-        return taken_steps(Path(self.packed))
+        return reused_steps(Path(self.packed))
 
     def planned_looks(self) -> tuple[int, ...]:
         """Seeds after which there is a verdict: `looks`, or all seeds."""

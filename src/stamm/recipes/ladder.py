@@ -17,7 +17,6 @@ from stamm.models.config import Dense, GatedFFN, LowRank, PlainFFN, SelfGuide, S
 from stamm.models.flops import count_parameters
 from stamm.optim.config import AdamW
 from stamm.optim.schedules import Cosine, WarmupStableDecay
-from stamm.pretrain.config import PretrainConfig
 from stamm.recipes.arm import Arm, ArmOverrides
 from stamm.recipes.compare import Comparison, Tuning
 from stamm.recipes.comparisons import claim
@@ -67,9 +66,10 @@ def ladder(
         "grid": (SHIFTS, Tuning(refinements=0, length=1.0, shape_factors=TRIED_FACTORS)),
     }[rates]
     shift = rule_shift(base)
+    optimizer = replace(base.pretrain.optimizer, shape_lr_factor=SHAPE_FACTORS[scale])
     return replace(
         base,
-        pretrain=with_shape_factor(base.pretrain, SHAPE_FACTORS[scale]),
+        pretrain=replace(base.pretrain, optimizer=optimizer),
         arms=tuple(
             replace(
                 arm,
@@ -117,14 +117,14 @@ def ladder_recipe(size: float = 0.35, tokens_a_parameter: float = 5.0) -> Compar
     """The Apertus recipe at a point of the ladder, with AdamW, without QK-norm, with a cosine, and trained on every token.
 
     The parts of compare.evidence_ablation and the Goldfish loss, each taken out. Parameters and text as for compare.ladder; 8 seeds, and
-    each arm chooses among NEAR times the rule's rate for xIELU.
+    each arm chooses among NEAR times the rule's rate for xIELU; its shapes learn at the common rate, as published.
     """
-    width, factor = _width(size), SHAPE_FACTORS["as_is"]
+    width = _width(size)
     block = PlainFFN(width=_gated(width) * 3 // 2, activation="xielu")
     mask = Goldfish(k=50, h=50)
     parts = {
         "whole": ArmOverrides(goldfish=mask),
-        "adamw": ArmOverrides(goldfish=mask, optimizer=AdamW(shape_lr_factor=factor)),
+        "adamw": ArmOverrides(goldfish=mask, optimizer=AdamW()),
         "no_qk_norm": ArmOverrides(goldfish=mask, qk_norm=False),
         "cosine": ArmOverrides(goldfish=mask, schedule=Cosine()),
         "every_token": ArmOverrides(),
@@ -133,7 +133,7 @@ def ladder_recipe(size: float = 0.35, tokens_a_parameter: float = 5.0) -> Compar
     base = at_length(sized(width, arms, "whole"), tokens_a_parameter)
     return replace(
         base,
-        pretrain=replace(with_shape_factor(base.pretrain, factor), goldfish=None),
+        pretrain=replace(base.pretrain, goldfish=None),
         tuning=Tuning(
             rates=_near(RATES["as_is"]["xielu"] * rule_shift(base)), refinements=1, length=1.0
         ),
@@ -286,11 +286,6 @@ def rule_shift(base: Comparison) -> float:
     width = base.pretrain.model.d_model / _SMALLEST
     longer = base.pretrain.total_sequences() / smallest.pretrain.total_sequences()
     return float(width**-WIDTH_POWER * longer**-LENGTH_POWER)
-
-
-def with_shape_factor(run: PretrainConfig, factor: float) -> PretrainConfig:
-    """`run` with the rate of its shapes at `factor` times the common one."""
-    return replace(run, optimizer=replace(run.optimizer, shape_lr_factor=factor))
 
 
 def _near(rate: float) -> tuple[float, ...]:

@@ -16,6 +16,7 @@ from stamm.corpus.config import PackConfig, ReplayConfig
 from stamm.corpus.consent.config import ConsentConfig
 from stamm.corpus.inputs import expand
 from stamm.corpus.records import WITHDRAWN_IDS
+from stamm.corpus.reuse_job import ReuseConfig
 from stamm.corpus.steps import evidence_step
 from stamm.corpus.tokenizer.config import TokenizeConfig
 from stamm.corpus.transparency.config import EvidenceConfig
@@ -84,10 +85,10 @@ class ReplayRecipe:
             ),
             Step(
                 name="tokenizer",
-                job="copy_tokenizer",
-                config=TokenizeConfig(),
+                job="reuse",
+                config=ReuseConfig(files=("tokenizer.json",)),
                 folder="tokenizer",
-                inputs={"tokenizer": finished_inputs["tokenizer"]},
+                inputs={"reused": finished_inputs["tokenizer"]},
                 outputs=("tokenizer.json",),
             ),
             Step(

@@ -45,7 +45,7 @@ def test_tokens_and_tokenizer_are_those_of_the_other_run(smoke_run: Path, tmp_pa
 def test_files_are_copied_where_they_cannot_be_linked(
     smoke_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stamm.corpus.take_job.link", lambda source, path: False)
+    monkeypatch.setattr("stamm.corpus.reuse_job.link", lambda source, path: False)
     run, name = taken(smoke_run, tmp_path / "run"), "pack/train-00000.bin"
     assert not (run / name).samefile(smoke_run / name)
     assert (run / name).read_bytes() == (smoke_run / name).read_bytes()
@@ -58,6 +58,19 @@ def test_a_damaged_file_of_the_other_run_is_refused(smoke_run: Path, tmp_path: P
     file.write_bytes(file.read_bytes()[:-2] + b"\0\0")
     with pytest.raises(DataError, match=r"pack/train-00000\.bin differs"):
         taken(source, tmp_path / "run")
+
+
+def test_a_missing_file_of_the_other_run_is_refused(smoke_run: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(smoke_run, source)
+    (source / "pack" / "train-00000.idx").unlink()
+    with pytest.raises(DataError, match=r"train-00000\.idx, which step pack wrote, is missing"):
+        taken(source, tmp_path / "run")
+    alone = tmp_path / "alone"
+    for name in TAKEN:
+        shutil.copytree(smoke_run / name, alone / name)
+    with pytest.raises(DataError, match="has no record of its files"):
+        taken(alone, tmp_path / "other")
 
 
 def test_what_belongs_to_an_own_corpus_is_refused(smoke_run: Path, tmp_path: Path) -> None:
